@@ -1,0 +1,453 @@
+"""Noise as a pure function: z = normal(seed, stream, step, index).
+
+Nothing in the library draws random numbers for an update in any other way. A draw depends on which
+parameter it is for (`stream`), on the step, and on the element's index in the *whole* parameter, so
+it is the same on one worker or on sixty-four, in any order, in any chunking, and after a resume.
+
+The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
+1, 2, 3", SC 2011). One call gives four words, which serve four consecutive elements:
+
+    key      = (seed low, seed high)
+    counter  = (q low, q high | purpose << 29, step, stream),     q = index // 4
+    word     = philox(counter, key)[index % 4]
+
+Words (0, 1) and (2, 3) make two pairs of normals by Box and Muller:
+
+    u = (w_even >> 1) 2^-31 + 2^-32  in (0, 1],     t = signed(w_odd) 2^-31  in [-1, 1)
+    z_even = sqrt(-2 ln u) cos(pi t),               z_odd = sqrt(-2 ln u) sin(pi t)
+
+so |z| reaches 6.66. Words are bit-equal on every backend. Normals agree to a few units in the last
+place across backends and are bit-equal within one.
+
+Limits: 32 bits for `step` and `stream`, 64 for `seed`, 61 for q.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+MAX_STEP = 2**32 - 1
+_MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
+_WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
+_ROUNDS = 10
+_MASK = 0xFFFFFFFF
+# Blocks (of four elements) that the eager torch path works on at a time: its dozen temporaries of
+# eight bytes per block then stay in a core's second-level cache.
+_CHUNK_BLOCKS = 1 << 14
+
+
+class Purpose(enum.IntEnum):
+    """What random words are for. Each purpose has counters that no other purpose can reach."""
+
+    UPDATE = 0
+    ROUND_PARAMETER = 1
+    ROUND_SUM = 2
+    BATCH = 3
+    START = 4
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if it fits the 64-bit key, else raise."""
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise TypeError(f"seed={seed!r}: need an int in [0, 2**64)")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed={seed}: need 0 <= seed < 2**64, the size of a Philox key")
+    return seed
+
+
+# ----------------------------------------------------------------------------------------------
+# Streams: which parameter
+# ----------------------------------------------------------------------------------------------
+
+# Wrappers put these in front of a parameter's name; the parameter stays the same one.
+_WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+
+
+def canonical_name(name: str) -> str:
+    """Strip what DDP, torch.compile, FSDP and activation checkpointing add to a parameter's name.
+
+    >>> canonical_name("module._orig_mod.layers.0.weight")
+    'layers.0.weight'
+    """
+    return _WRAPPERS.sub("", name)
+
+
+def stream_of_name(name: str, attempt: int = 0) -> int:
+    """Return the 32-bit stream of a parameter name, the same in every process and release."""
+    text = canonical_name(name) + (f"#{attempt}" if attempt else "")
+    return int.from_bytes(hashlib.blake2s(text.encode(), digest_size=4).digest(), "little")
+
+
+def streams_of_names(names: Iterable[str], taken: Iterable[int] = ()) -> list[int]:
+    """Return one stream per name, all different from each other and from `taken`.
+
+    Two names that hash alike would share their noise. The one that sorts later is hashed again, so
+    the outcome does not depend on the order in which parameters are listed.
+    """
+    names = list(names)
+    used = set(taken)
+    stream: dict[str, int] = {}
+    for name in sorted(names):
+        attempt = 0
+        while (candidate := stream_of_name(name, attempt)) in used:
+            attempt += 1
+        used.add(candidate)
+        stream[name] = candidate
+    return [stream[name] for name in names]
+
+
+# ----------------------------------------------------------------------------------------------
+# Layouts: where the elements of a (shard of a) parameter lie in the whole of it
+# ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Global row-major index of each element of a local block: offset + sum_i j_i * strides_i.
+
+    Dimensions that continue each other are merged, so a whole tensor, or a shard along its first
+    dimension, has one dimension, and a shard along one other dimension has two.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @classmethod
+    def of_block(
+        cls, local_shape: Sequence[int], global_shape: Sequence[int], offsets: Sequence[int]
+    ) -> Layout:
+        """Lay out the block of `local_shape` that begins at `offsets` in a `global_shape` tensor.
+
+        >>> Layout.of_block((4, 3), (8, 3), (2, 0))          # rows 2 to 5
+        Layout(shape=(12,), strides=(1,), offset=6)
+        >>> Layout.of_block((8, 2), (8, 3), (0, 1))          # the last two columns
+        Layout(shape=(8, 2), strides=(3, 1), offset=1)
+        """
+        if not len(local_shape) == len(global_shape) == len(offsets):
+            raise ValueError(
+                f"local_shape={tuple(local_shape)}, global_shape={tuple(global_shape)}, "
+                f"offsets={tuple(offsets)}: need the same number of dimensions"
+            )
+        if math.prod(local_shape) == 0:
+            return cls((0,), (1,))
+        for local, whole, start in zip(local_shape, global_shape, offsets, strict=True):
+            if start < 0 or start + local > whole:
+                raise ValueError(
+                    f"offsets={tuple(offsets)}: a block of {tuple(local_shape)} that begins there "
+                    f"does not fit in {tuple(global_shape)}"
+                )
+        strides = [math.prod(global_shape[i + 1 :]) for i in range(len(global_shape))]
+        offset = sum(o * s for o, s in zip(offsets, strides, strict=True))
+        shape_out: list[int] = []
+        strides_out: list[int] = []
+        for size, stride in zip(local_shape, strides, strict=True):
+            if size == 1:
+                continue
+            if shape_out and strides_out[-1] == size * stride:
+                shape_out[-1] *= size
+                strides_out[-1] = stride
+            else:
+                shape_out.append(size)
+                strides_out.append(stride)
+        if not shape_out or strides_out[-1] != 1:
+            shape_out.append(1)
+            strides_out.append(1)
+        return cls(tuple(shape_out), tuple(strides_out), offset)
+
+    @classmethod
+    def whole(cls, numel: int) -> Layout:
+        """Lay out a parameter that is not sharded."""
+        return cls((numel,), (1,))
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return len(self.shape) == 1
+
+    @property
+    def rows(self) -> tuple[int, int, int] | None:
+        """(offset, row_length, row_stride) for a kernel; None where two levels do not suffice."""
+        if len(self.shape) == 1:
+            return self.offset, max(self.shape[0], 1), 0
+        if len(self.shape) == 2:
+            return self.offset, self.shape[1], self.strides[0]
+        return None
+
+    def index(self, device: torch.device | str = "cpu") -> Tensor:
+        """Return the global index of every element, flat, in local row-major order."""
+        index = torch.full((1,), self.offset, dtype=torch.int64, device=device)
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            steps = torch.arange(size, dtype=torch.int64, device=device) * stride
+            index = (index[:, None] + steps).reshape(-1)
+        return index
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    """Return the layout of what this process holds of `tensor`, which may be a DTensor.
+
+    A complex tensor counts two elements per number, real part first, as torch.view_as_real does.
+    """
+    parts = (2,) if tensor.is_complex() else ()
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        return Layout.whole(tensor.numel() * math.prod(parts))
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
+    local, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    return Layout.of_block(
+        (*local, *parts), (*tensor.shape, *parts), (*offsets, *(0 for _ in parts))
+    )
+
+
+# ----------------------------------------------------------------------------------------------
+# NumPy: the readable statement of the contract
+# ----------------------------------------------------------------------------------------------
+
+
+def philox(
+    counter: Sequence[npt.ArrayLike], key: tuple[int, int]
+) -> tuple[npt.NDArray[np.uint32], ...]:
+    """Return the four words of Philox4x32-10 for four arrays of counter words.
+
+    >>> [f"{int(w):08x}" for w in philox((0, 0, 0, 0), (0, 0))]   # Random123's known answer
+    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
+    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in counter)
+    k0, k1 = key
+    shift, mask = np.uint64(32), np.uint64(_MASK)
+    for _ in range(_ROUNDS):
+        product_0 = c0 * np.uint64(_MULTIPLIER_0)
+        product_1 = c2 * np.uint64(_MULTIPLIER_1)
+        c0, c1, c2, c3 = (
+            (product_1 >> shift) ^ c1 ^ np.uint64(k0),
+            product_1 & mask,
+            (product_0 >> shift) ^ c3 ^ np.uint64(k1),
+            product_0 & mask,
+        )
+        k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
+    return tuple(c.astype(np.uint32) for c in (c0, c1, c2, c3))
+
+
+def words(
+    seed: int, stream: int, step: int, index: npt.ArrayLike, purpose: int = Purpose.UPDATE
+) -> npt.NDArray[np.uint32]:
+    """Return the random word of each element index."""
+    index = np.asarray(index, dtype=np.uint64)
+    block = index >> np.uint64(2)
+    high = (block >> np.uint64(32)) | np.uint64(purpose << 29)
+    four = philox((block & np.uint64(_MASK), high, step, stream), (seed & _MASK, seed >> 32))
+    return np.choose((index & np.uint64(3)).astype(np.intp), np.broadcast_arrays(*four))
+
+
+def normal(
+    seed: int, stream: int, step: int, index: npt.ArrayLike, dtype: npt.DTypeLike = np.float64
+) -> npt.NDArray[Any]:
+    """Return the standard normal of each element index, computed in `dtype`.
+
+    >>> z = normal(seed=0, stream=7, step=3, index=[0, 1, 2, 3])
+    >>> bool((z[2:] == normal(0, 7, 3, [2, 3])).all())            # no order, no state
+    True
+    """
+    index = np.asarray(index, dtype=np.uint64)
+    even = index & ~np.uint64(1)
+    radius_word = words(seed, stream, step, even)
+    angle_word = words(seed, stream, step, even + np.uint64(1)).view(np.int32)
+    real: Any = np.dtype(dtype).type
+    uniform = (radius_word >> np.uint32(1)).astype(dtype) * real(2.0**-31) + real(2.0**-32)
+    angle = angle_word.astype(dtype) * real(2.0**-31) * real(np.pi)
+    is_odd = (index & np.uint64(1)).astype(bool)
+    z: npt.NDArray[Any] = np.sqrt(real(-2.0) * np.log(uniform)) * np.where(
+        is_odd, np.sin(angle), np.cos(angle)
+    )
+    return z
+
+
+# ----------------------------------------------------------------------------------------------
+# torch: the same words by integer operations, on any device, with step on the device if need be
+# ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One parameter's noise for one step. `step` is a 0-dim int64 tensor where the host must not
+    know it (graph capture, torch.compile)."""
+
+    stream: int
+    step: int | Tensor
+    layout: Layout
+
+
+def _philox_blocks(
+    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the four words, as int64 in [0, 2^32), of each block number in `block`."""
+    c0: Tensor = block & _MASK
+    c1: Any = (block >> 32) | (purpose << 29)
+    c2: Any = step
+    c3: Any = stream
+    k0, k1 = seed & _MASK, seed >> 32
+    for _ in range(_ROUNDS):
+        product_0 = c0 * _MULTIPLIER_0
+        product_1 = c2 * _MULTIPLIER_1
+        # The product fills 64 bits, so its sign bit may be set: shift, then mask the copies of it.
+        c0, c1 = (product_1 >> 32) & _MASK ^ c1 ^ k0, product_1 & _MASK
+        c2, c3 = (product_0 >> 32) & _MASK ^ c3 ^ k1, product_0 & _MASK
+        k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
+    # step and stream may be scalars, which leaves odd words scalar until a round mixes them in.
+    return c0, c1, c2, c3
+
+
+def _box_muller(
+    radius_word: Tensor, angle_word: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    radius = (radius_word >> 1).to(dtype).mul_(2.0**-31).add_(2.0**-32).log_().mul_(-2.0).sqrt_()
+    # [0, 2^32) to [-2^31, 2^31): flip the sign bit's weight.
+    signed = (angle_word ^ 0x80000000) - 0x80000000
+    angle = signed.to(dtype).mul_(2.0**-31).mul_(math.pi)
+    return radius * torch.cos(angle), radius * torch.sin(angle)
+
+
+def _normal_blocks(
+    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, dtype: torch.dtype
+) -> Tensor:
+    """Return the four normals of each block, flat."""
+    w0, w1, w2, w3 = _philox_blocks(block, step, stream, seed, Purpose.UPDATE)
+    return torch.stack((*_box_muller(w0, w1, dtype), *_box_muller(w2, w3, dtype)), -1).view(-1)
+
+
+def _word_blocks(
+    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
+) -> Tensor:
+    """Return the four words of each block, flat, as int64."""
+    return torch.stack(_philox_blocks(block, step, stream, seed, purpose), -1).view(-1)
+
+
+def _fill(out: Tensor, draw: Draw, seed: int, purpose: int) -> None:
+    """Write the draws of one parameter into `out`, flat: normals, or words where it is int64."""
+
+    def values(block: Tensor) -> Tensor:
+        if out.dtype == torch.int64:
+            return _word_blocks(block, draw.step, draw.stream, seed, purpose)
+        return _normal_blocks(block, draw.step, draw.stream, seed, out.dtype)
+
+    chunk = _CHUNK_BLOCKS
+    if torch.compiler.is_compiling() or out.device.type != "cpu":
+        chunk = max(draw.layout.numel, 1)  # one kernel per operation; a compiler fuses them all
+    if not draw.layout.is_contiguous:
+        # Neighbors in a row need not share a block here, so each element computes its own.
+        index = draw.layout.index(out.device)
+        for part, into in zip(torch.split(index, chunk), torch.split(out, chunk), strict=True):
+            four = values(part >> 2).view(-1, 4)
+            into.copy_(four.gather(1, (part & 3)[:, None])[:, 0])
+        return
+    first, begin = draw.layout.offset // 4, draw.layout.offset % 4
+    last = (draw.layout.offset + draw.layout.numel + 3) // 4
+    position = 0
+    for start in range(first, last, chunk):
+        stop = min(start + chunk, last)
+        # Inductor folds a block range of length one into constants, and its constants do not wrap
+        # at 64 bits as tensors do (torch 2.13); a second block, not used, keeps it a tensor.
+        block = torch.arange(start, max(stop, start + 2), dtype=torch.int64, device=out.device)
+        drawn = values(block)[begin : begin + out.numel() - position]
+        out[position : position + drawn.numel()] = drawn
+        position += drawn.numel()
+        begin = 0
+
+
+def _fill_together(outs: Sequence[Tensor], draws: Sequence[Draw], seed: int) -> None:
+    """Write normals of several small whole parameters in one pass over their joined blocks."""
+    device = outs[0].device
+    counts = [(draw.layout.numel + 3) // 4 for draw in draws]
+    block = torch.cat([torch.arange(n, dtype=torch.int64, device=device) for n in counts])
+    stream = torch.cat([block.new_full((n,), d.stream) for n, d in zip(counts, draws, strict=True)])
+    step = torch.cat(
+        [
+            d.step.to(device).expand(n)
+            if isinstance(d.step, Tensor)
+            else block.new_full((n,), d.step)
+            for n, d in zip(counts, draws, strict=True)
+        ]
+    )
+    drawn = _normal_blocks(block, step, stream, seed, outs[0].dtype)
+    for out, four in zip(outs, torch.split(drawn, [4 * n for n in counts]), strict=True):
+        out.copy_(four[: out.numel()])
+
+
+def torch_normals(
+    seed: int, draws: Sequence[Draw], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> list[Tensor]:
+    """Return the update noise of each draw, flat, in `dtype` (float32 or float64), on `device`."""
+    outs = [torch.empty(draw.layout.numel, dtype=dtype, device=device) for draw in draws]
+    pending: list[int] = []
+    pending_blocks = 0
+
+    def flush() -> None:
+        if len(pending) == 1:
+            _fill(outs[pending[0]], draws[pending[0]], seed, Purpose.UPDATE)
+        elif pending:
+            _fill_together([outs[i] for i in pending], [draws[i] for i in pending], seed)
+        pending.clear()
+
+    for i, draw in enumerate(draws):
+        blocks = (draw.layout.numel + 3) // 4
+        is_small = (
+            draw.layout.is_contiguous
+            and draw.layout.offset == 0
+            and blocks < _CHUNK_BLOCKS
+            and not torch.compiler.is_compiling()
+        )
+        if not is_small:
+            _fill(outs[i], draw, seed, Purpose.UPDATE)
+        elif blocks:
+            if pending_blocks + blocks > _CHUNK_BLOCKS:
+                flush()
+                pending_blocks = 0
+            pending.append(i)
+            pending_blocks += blocks
+    flush()
+    return outs
+
+
+def torch_words(
+    seed: int, draw: Draw, purpose: int = Purpose.UPDATE, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Return the random words of one draw, flat, as int64 in [0, 2^32)."""
+    out = torch.empty(draw.layout.numel, dtype=torch.int64, device=device)
+    _fill(out, draw, seed, purpose)
+    return out
+
+
+def round_stochastically(values: Tensor, word: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round float32 `values` to bfloat16 or float16 so that the expected result is the value.
+
+    The random bits of `word` are added below the kept mantissa bits and the sum is cut off there.
+    Non-finite values, and those outside float16's normal range, are rounded to nearest.
+    """
+    dropped = {torch.bfloat16: 16, torch.float16: 13}[dtype]
+    bits = values.view(torch.int32)
+    # int64 words hold [0, 2^32), so the masked low bits fit int32.
+    noisy = bits + (word.view(values.shape) & ((1 << dropped) - 1)).to(torch.int32)
+    rounded = (noisy & -(1 << dropped)).view(torch.float32)
+    is_plain = torch.isfinite(values)
+    if dtype == torch.float16:
+        size = values.abs()
+        is_plain = (size >= 2.0**-14) & (size < 65504.0)
+    return torch.where(is_plain, rounded, values).to(dtype)

@@ -1,0 +1,489 @@
+"""ASGLD and its presets as torch optimizers (Algorithms 1, 2 and 3 of the paper).
+
+The update itself is in `asgld.optim.functional`, the noise contract in `asgld.noise`, and the
+literal statement of the algorithms, against which the tests compare, in `asgld.reference`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
+
+from asgld import noise
+from asgld.noise import Layout
+from asgld.optim import functional
+from asgld.optim.functional import Rule
+
+
+class Backend(NamedTuple):
+    """What runs a parameter group's step, and why."""
+
+    name: str
+    reason: str
+
+
+class ASGLD(Optimizer):
+    r"""Adaptive stochastic gradient Langevin dynamics.
+
+    .. math::
+        x_{k+1} = x_k - \mathrm{lr}\, D_k^{-\alpha/2} G_k
+                  + \sqrt{2\,\mathrm{lr}}\, D_k^{-\beta/2} e_k, \qquad e_k \sim N(0, \sigma^2 I)
+
+        D_k = d_\mathrm{init} + \sum_{j<k} (G_j \star G_j + \delta)
+
+    All operations are per coordinate. :math:`D_k` holds past gradients only, so the step is
+    unbiased whenever the gradient is. The injected noise has temperature
+    :math:`T = \sigma^2 D^{-(\beta - \alpha/2)}`: it anneals for :math:`\beta > \alpha/2`, stays
+    fixed (a sampler) for :math:`\beta = \alpha/2`, and heats for :math:`\beta < \alpha/2`.
+
+    ================  ================  ===========================================================
+    symbol            argument          meaning
+    ================  ================  ===========================================================
+    :math:`x`         ``params``        what is minimized over
+    :math:`G`         ``p.grad``        (stochastic) gradient
+    lr                ``lr``            step size
+    :math:`\alpha`    ``alpha``         how strongly D shortens the gradient step; 1 is Adagrad's
+    :math:`\beta`     ``beta``          how strongly D quiets the noise; ``math.inf`` is no noise
+    :math:`\sigma`    ``sigma``         standard deviation of the injected noise; 0 draws nothing
+    :math:`\delta`    ``delta``         what every step adds to D
+    :math:`D_0`       ``d_init``        D before the first step
+    :math:`k`         ``step``          steps taken, in the state
+    ================  ================  ===========================================================
+
+    Args:
+        params: tensors, parameter groups, or named parameters. Names key the noise, so that a
+            parameter keeps its noise whatever is trained beside it; without names, positions do.
+        lr: float, or a one-element tensor.
+        alpha: in [0, 2]. Use 0 with full gradients or growing batches, 1 with mini-batches.
+        beta: at least 0.
+        sigma: at least 0. Total noise grows with the number of coordinates d: the theory keeps
+            ``sigma * sqrt(d)`` fixed.
+        delta: at least 0, in units of squared gradients. A tiny one (1e-8) slows convergence, since
+            near a minimum D then grows only by the noise it causes.
+        d_init: positive if alpha or beta is. ``lr * d_init ** (-alpha / 2)`` should not exceed
+            1 / (largest curvature).
+        weight_decay: decoupled, as in AdamW.
+        foreach, fused: which implementation; by default the fastest that serves. See
+            :attr:`backends`.
+        seed: key of the noise. The noise is a pure function of seed, parameter, step and element.
+        maximize: ascend.
+        capturable: keep the step count on the device, for CUDA graphs.
+        differentiable: let autograd run through the step.
+        sum_dtype: dtype of the sum of squares. By default the parameter's own, but float32 for half
+            precision, where a sum would soon stop growing.
+        stochastic_rounding: round half-precision results at random, without bias, so that updates
+            below half a unit in the last place are not lost.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.zeros(2, requires_grad=True)              # the saddle of x0^2 - x1^2 + x1^4
+        >>> optimizer = asgld.ASGLD([x], lr=0.1, alpha=0.0, sigma=0.01)
+        >>> for _ in range(200):
+        ...     optimizer.zero_grad()
+        ...     (x[0] ** 2 - x[1] ** 2 + x[1] ** 4).backward()
+        ...     _ = optimizer.step()
+        >>> bool((x[1].abs() - 0.5**0.5).abs() < 0.05)          # one of the two minima
+        True
+
+    References:
+        Sang and Liu: Adaptive stochastic gradient Langevin dynamics, Algorithm 1. Duchi, Hazan and
+        Singer (2011) for D; Welling and Teh (2011) for the noise. Differs from Algorithm 1: D_0 =
+        ``d_init`` is separate from ``delta``, and D lags by one step, not by the two that the
+        algorithm prints; see `asgld.reference`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        sigma: float = 1e-3,
+        delta: float = 1e-2,
+        d_init: float = 1.0,
+        weight_decay: float = 0.0,
+        foreach: bool | None = None,
+        *,
+        seed: int = 0,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        sum_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "alpha": alpha,
+            "beta": beta,
+            "sigma": sigma,
+            "delta": delta,
+            "d_init": d_init,
+            "weight_decay": weight_decay,
+            "foreach": foreach,
+            "seed": seed,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+            "sum_dtype": sum_dtype,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        _check_group(defaults)
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+        self._declare_scaler_support()
+
+    def _declare_scaler_support(self) -> None:
+        # torch.amp.GradScaler unscales and skips by itself unless the optimizer says it does so.
+        self._step_supports_amp_scaling = bool(self.param_groups) and all(
+            group["fused"] for group in self.param_groups
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its knobs are checked and its state exists when this returns."""
+        known = {"params", "param_names", "initial_lr", *self.defaults}
+        if isinstance(param_group, dict) and (unknown := param_group.keys() - known):
+            raise ValueError(
+                f"unknown option {sorted(unknown)[0]!r} in a parameter group; known are "
+                f"{', '.join(sorted(self.defaults))}"
+            )
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            _check_group(group)
+            _warn_of_heating(group)
+            self._create_state(group)
+            if group["fused"] and (reason := self._why_not_fused(group)):
+                raise RuntimeError(
+                    f"fused=True cannot be served: {reason}. Use fused=None for the best that can"
+                )
+        except BaseException:
+            self.param_groups.pop()
+            for p in group["params"]:
+                self.state.pop(p, None)
+            raise
+        self._declare_scaler_support()
+
+    def _create_state(self, group: dict[str, Any]) -> None:
+        """Create the state of a new group. It exists before the first gradient, as D_0 does."""
+        params = group["params"]
+        taken = [s["stream"] for s in self.state.values()]
+        if "param_names" in group:
+            streams = noise.streams_of_names(group["param_names"], taken)
+        else:
+            streams = list(range(len(taken), len(taken) + len(params)))
+        for p, stream in zip(params, streams, strict=True):
+            real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
+            self.state[p] = {
+                "step": torch.zeros((), dtype=torch.int64, device=_step_device(group, p)),
+                "sum": torch.zeros_like(real, dtype=_sum_dtype(group, p)),
+                "stream": stream,
+            }
+
+    def _why_not_fused(self, group: dict[str, Any]) -> str | None:
+        if group["differentiable"]:
+            return "autograd cannot run through a kernel"
+        params = group["params"]
+        return functional.fused_unavailable_reason(params, [noise.layout_of(p) for p in params])
+
+    def _choose_backend(self, group: dict[str, Any]) -> Backend:
+        """Reduce `foreach` and `fused` to one backend, here and nowhere else."""
+        if group["fused"]:
+            return Backend("fused", "fused=True was asked for")
+        if group["foreach"]:
+            return Backend("foreach", "foreach=True was asked for")
+        if group["foreach"] is False:
+            return Backend("loop", "foreach=False was asked for")
+        if group["differentiable"]:
+            return Backend("loop", "autograd runs through the step")
+        if torch.compiler.is_compiling():
+            return Backend("loop", "the compiler fuses the loop")
+        reason = "fused=False was asked for"
+        if group["fused"] is None:
+            reason = self._why_not_fused(group) or ""
+            if not reason:
+                return Backend("fused", "a kernel serves, and is the fastest")
+        if isinstance(group["lr"], Tensor) and not group["capturable"]:
+            return Backend("loop", f"{reason}; and lr is a tensor without capturable=True")
+        return Backend("foreach", f"{reason}; lists are the next best")
+
+    @property
+    def backends(self) -> list[Backend]:
+        """Which backend runs each parameter group, and why."""
+        return [self._choose_backend(group) for group in self.param_groups]
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        sums: list[Tensor],
+        steps: list[Tensor],
+        streams: list[int],
+        layouts: list[Any],
+    ) -> str:
+        """Collect what has a gradient and return the backend. Everything is checked here, before
+        any group is updated; torch.compile runs this method as plain Python."""
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.is_sparse:
+                raise RuntimeError(
+                    "ASGLD does not support sparse gradients: delta and the noise reach every "
+                    "coordinate at every step; pass p.grad.to_dense()"
+                )
+            state = self.state[p]
+            params.append(_local(p))
+            grads.append(_local(p.grad))
+            sums.append(_local(state["sum"]))
+            steps.append(state["step"])
+            streams.append(state["stream"])
+            layout = noise.layout_of(p)
+            layouts.append((layout.shape, layout.strides, layout.offset))
+        return self._choose_backend(group).name
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step. `closure`, if given, computes gradients and returns the loss."""
+        _check_graph_capture(self)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+
+        collected = []
+        for group in self.param_groups:
+            lists: tuple[list[Any], ...] = ([], [], [], [], [], [])
+            params, grads, sums, steps, streams, layouts = lists
+            backend = self._init_group(group, params, grads, sums, steps, streams, layouts)
+            collected.append((group, backend, lists))
+        for group, backend, lists in collected:
+            params, grads, sums, steps, streams, layouts = lists
+            functional.asgld(
+                params,
+                grads,
+                sums,
+                steps,
+                streams,
+                [Layout(*layout) for layout in layouts],
+                backend=backend,
+                capturable=group["capturable"],
+                rule=_rule(group),
+                grad_scale=getattr(self, "grad_scale", None),
+                found_inf=getattr(self, "found_inf", None),
+            )
+        return loss
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator, unused-ignore]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state. Unlike torch's own, this keeps the dtypes of `sum` and `step`."""
+        # torch casts every state tensor but `step` to the parameter's dtype, which would round a
+        # float32 sum to bfloat16 (pytorch#75224). A hook that runs after all of the user's
+        # sees the uncast tensors; one that runs before all of the user's puts them back.
+        loaded: dict[str, Any] = {}
+        before = self.register_load_state_dict_pre_hook(lambda _, state: loaded.update(state))
+        after = self.register_load_state_dict_post_hook(
+            lambda _: self._restore_state(loaded), prepend=True
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _restore_state(self, loaded: dict[str, Any]) -> None:
+        for group, saved_group in zip(self.param_groups, loaded["param_groups"], strict=True):
+            for p, identifier in zip(group["params"], saved_group["params"], strict=True):
+                saved = loaded["state"].get(identifier)
+                if saved is None:
+                    continue
+                state = self.state[p]
+                state["stream"] = int(saved["stream"])
+                state["sum"] = saved["sum"].to(p.device, _sum_dtype(group, p), copy=True)
+                state["step"] = torch.as_tensor(saved["step"]).to(
+                    _step_device(group, p), torch.int64, copy=True
+                )
+
+
+class AGLD(ASGLD):
+    """Adaptive gradient Langevin dynamics (Algorithm 2): ASGLD fed with full gradients.
+
+    The class does not compute gradients: it differs from :class:`ASGLD` by its default alpha = 0,
+    which is the better choice when the gradient has no sampling noise, and by what you feed it.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> asgld.AGLD([x], lr=0.1).param_groups[0]["alpha"]
+        0.0
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        alpha: float = 0.0,
+        beta: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, lr, alpha, beta, **options)
+
+
+class ASG(ASGLD):
+    """Adaptive stochastic gradient (Algorithm 3): no injected noise.
+
+    At alpha = 1 this is Adagrad with a lag of one step. The paper writes it as beta = infinity;
+    that limit is right only where D > 1, so it is implemented as sigma = 0. With exact gradients it
+    has no noise at all and stays at a saddle.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> asgld.ASG([x], lr=0.1).param_groups[0]["sigma"]
+        0.0
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float | Tensor = 1e-2, alpha: float = 1.0, **options: Any
+    ) -> None:
+        for name in ("sigma", "beta"):
+            if name in options:
+                raise TypeError(
+                    f"ASG takes no {name}={options[name]!r}: it has no noise; use asgld.ASGLD"
+                )
+        super().__init__(params, lr, alpha, math.inf, 0.0, **options)
+
+
+class SGLD(ASGLD):
+    """Stochastic gradient Langevin dynamics: alpha = beta = 0, a sampler at temperature sigma**2.
+
+    The paper's inverse temperature is u = 1 / sigma**2. Feed gradients of f; the stationary density
+    is proportional to exp(-f / sigma**2) as lr goes to 0.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> group = asgld.SGLD([x], lr=0.1, sigma=0.5).param_groups[0]
+        >>> group["alpha"], group["beta"], group["sigma"]
+        (0.0, 0.0, 0.5)
+
+    References:
+        Welling and Teh: Bayesian learning via stochastic gradient Langevin dynamics. ICML 2011.
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float | Tensor = 1e-2, sigma: float = 1e-3, **options: Any
+    ) -> None:
+        for name in ("alpha", "beta"):
+            if name in options:
+                raise TypeError(
+                    f"SGLD takes no {name}={options[name]!r}: both exponents are 0; use asgld.ASGLD"
+                )
+        super().__init__(params, lr, 0.0, 0.0, sigma, **options)
+
+
+# ----------------------------------------------------------------------------------------------
+# Checks and small decisions
+# ----------------------------------------------------------------------------------------------
+
+
+def _check_group(group: dict[str, Any]) -> None:
+    """Raise if a knob, or a combination of knobs, has no meaning."""
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= lr < math.inf:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    alpha, beta = group["alpha"], group["beta"]
+    if not 0.0 <= alpha <= 2.0:
+        raise ValueError(
+            f"Invalid alpha value: {alpha}: need 0 <= alpha <= 2; past 2 the steps sum up finitely"
+        )
+    if not beta >= 0.0:
+        raise ValueError(
+            f"Invalid beta value: {beta}: need beta >= 0; for no injected noise use asgld.ASG or "
+            "sigma=0"
+        )
+    for name in ("sigma", "delta", "weight_decay"):
+        if not 0.0 <= group[name] < math.inf:
+            raise ValueError(f"Invalid {name} value: {group[name]}: need 0 <= {name} < infinity")
+    has_noise = group["sigma"] != 0.0 and not math.isinf(beta)
+    d_init = group["d_init"]
+    needs_metric = alpha > 0.0 or (has_noise and beta > 0.0)
+    if not (0.0 <= d_init < math.inf and (d_init > 0.0 or not needs_metric)):
+        raise ValueError(
+            f"Invalid d_init value: {d_init}: need a positive number, since the first step divides "
+            "by its power; 1.0 is the default, and far below the squared gradients it makes the "
+            "first steps huge"
+        )
+    noise.check_seed(group["seed"])
+    if group["sum_dtype"] not in (None, torch.float64, torch.float32, torch.bfloat16):
+        raise ValueError(
+            f"Invalid sum_dtype value: {group['sum_dtype']}: need None, torch.float64, "
+            "torch.float32 or torch.bfloat16"
+        )
+    if group["fused"]:
+        if group["differentiable"]:
+            raise RuntimeError("`fused` does not support `differentiable`")
+        if group["foreach"]:
+            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    if isinstance(lr, Tensor) and group["foreach"] and not group["capturable"]:
+        raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
+
+
+def _warn_of_heating(group: dict[str, Any]) -> None:
+    alpha, beta = group["alpha"], group["beta"]
+    if group["sigma"] == 0.0 or alpha == 0.0 or beta > alpha / 2:
+        return
+    effect = "grows" if beta < alpha / 2 else "stays fixed, as in a sampler,"
+    warnings.warn(
+        f"beta={beta} with alpha={alpha}: the temperature of the noise {effect} while D grows; "
+        f"for convergence use beta > alpha/2 = {alpha / 2}",
+        stacklevel=2,
+    )
+
+
+def _rule(group: dict[str, Any]) -> Rule:
+    return Rule(**{name: group[name] for name in Rule._fields})
+
+
+def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
+    if group["sum_dtype"] is not None:
+        return cast(torch.dtype, group["sum_dtype"])
+    return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def _step_device(group: dict[str, Any], param: Tensor) -> torch.device:
+    return param.device if group["capturable"] else torch.device("cpu")
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the part of a DTensor that this process holds, sharing its memory."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else cast(Tensor, to_local())
+
+
+def _check_graph_capture(optimizer: Optimizer) -> None:
+    # torch renamed the method when it learned of accelerators beyond CUDA.
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        if hasattr(optimizer, name):
+            getattr(optimizer, name)()
+            return

@@ -1,0 +1,107 @@
+"""Algorithms 1, 2 and 3 of the paper in NumPy, float64, one line per line: the truth for tests.
+
+Noise and gradients are passed in, so that nothing here is random. The optimizers in `asgld.optim`
+never import this file, and it never imports them: their agreement is evidence.
+
+The paper writes its accumulator in three ways that contradict each other. Two of them are here:
+
+- `Lag.ONE` (the default, and what the optimizers do): D_k holds the squares of G_0 ... G_{k-1}.
+  This is the indexing of the paper's introduction and of its Lemma 1, with D_0 = d_init, which the
+  paper leaves undefined. D_k is known before G_k is drawn, so E[D_k^{-alpha/2} G_k] has no bias.
+- `Lag.TWO` (as Algorithm 1 prints it): step 3 adds G(x_{k-1}) to D_k, but step 4 uses D_{k-1}, so
+  the newest square inside is that of G(x_{k-2}). From x_0 = x_1 and D_{-1} = d_init, the first
+  gradient enters twice: once as G(x_0), once as G(x_1).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Gradient = Callable[[Array], npt.ArrayLike]
+
+
+class Lag(enum.Enum):
+    """How far the accumulator is behind the iterate that it scales."""
+
+    ONE = "D_k holds the squared gradients up to the previous step"
+    TWO = "D_{k-1} holds them up to the step before the previous one, as Algorithm 1 prints it"
+
+
+def asgld(
+    gradient: Gradient,
+    x: npt.ArrayLike,
+    noise: Callable[[int], npt.ArrayLike] | None,
+    *,
+    lr: float,
+    alpha: float,
+    beta: float,
+    sigma: float,
+    delta: float,
+    d_init: float,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+    lag: Lag = Lag.ONE,
+) -> Iterator[Array]:
+    """Yield x_1, x_2, ... of Algorithm 1 without end.
+
+        x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma noise(k)
+
+    Args:
+        gradient: G, called once per step with the current iterate.
+        x: the first iterate.
+        noise: k -> standard normals of x's shape, k = 0, 1, ...; not called if sigma = 0.
+        lr, alpha, beta, sigma, delta, d_init: the symbols of the rule.
+        weight_decay: decoupled, applied to x before the step.
+        maximize: ascend instead of descend.
+        lag: which of the paper's two indexings of D.
+    """
+    x = np.array(x, dtype=np.float64)
+    # Lag.ONE uses the newest D; Lag.TWO the one before it, and both begin at d_init.
+    older = np.full_like(x, d_init)
+    newest = older.copy()
+    previous_gradient: Array | None = None
+    k = 0
+    while True:
+        g = np.asarray(gradient(x), dtype=np.float64) * (-1.0 if maximize else 1.0)
+        if lag is Lag.TWO:
+            before = g if previous_gradient is None else previous_gradient
+            older, newest = newest, newest + before * before + delta
+            previous_gradient = g
+        metric = newest if lag is Lag.ONE else older
+        x = x * (1.0 - lr * weight_decay) - lr * metric ** (-alpha / 2) * g
+        if sigma != 0.0 and not math.isinf(beta):
+            if noise is None:
+                raise ValueError(f"noise=None with sigma={sigma}: pass noise, or sigma=0")
+            e = sigma * np.asarray(noise(k), dtype=np.float64)
+            x = x + math.sqrt(2.0 * lr) * metric ** (-beta / 2) * e
+        if lag is Lag.ONE:
+            newest = newest + g * g + delta
+        k += 1
+        yield x
+
+
+def agld(
+    full_gradient: Gradient,
+    x: npt.ArrayLike,
+    noise: Callable[[int], npt.ArrayLike] | None,
+    *,
+    alpha: float = 0.0,
+    beta: float = 1.0,
+    **options: Any,
+) -> Iterator[Array]:
+    """Yield the iterates of Algorithm 2: Algorithm 1 fed with full gradients."""
+    return asgld(full_gradient, x, noise, alpha=alpha, beta=beta, **options)
+
+
+def asg(
+    gradient: Gradient, x: npt.ArrayLike, *, alpha: float = 1.0, **options: Any
+) -> Iterator[Array]:
+    """Yield the iterates of Algorithm 3: Algorithm 1 without injected noise (beta = infinity)."""
+    return asgld(gradient, x, None, alpha=alpha, beta=math.inf, sigma=0.0, **options)
