@@ -1,0 +1,89 @@
+"""What every benchmark shares: interleaved timing, and rows that say where they come from."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import asgld
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def interleave(
+    contenders: dict[str, Callable[[], Any]], *, rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Time the contenders in turn, round after round, so that a slow spell of a shared machine hits
+    all of them alike. Each round repeats a call for at least `seconds`. Return seconds per call."""
+    repeats = {}
+    for name, call in contenders.items():
+        call()
+        start = time.perf_counter()
+        call()
+        once = max(time.perf_counter() - start, 1e-7)
+        repeats[name] = max(1, round(seconds / once))
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            for _ in range(repeats[name]):
+                call()
+            times[name].append((time.perf_counter() - start) / repeats[name])
+    return times
+
+
+def summarize(times: list[float]) -> dict[str, float]:
+    """Minimum and percentiles, in microseconds."""
+    ordered = sorted(times)
+    return {
+        "min_us": 1e6 * ordered[0],
+        "p20_us": 1e6 * ordered[len(ordered) // 5],
+        "median_us": 1e6 * statistics.median(ordered),
+        "p80_us": 1e6 * ordered[(4 * len(ordered)) // 5],
+    }
+
+
+def environment() -> dict[str, str]:
+    """Hardware, versions and command: part of every row."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
+    return {
+        "hardware": device,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "asgld": asgld.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write the rows, each with the environment, in one piece: a reader never sees half a file."""
+    rows = [{**row, **environment()} for row in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, newline="", suffix=".tmp", delete=False
+    ) as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(file.name, path)
