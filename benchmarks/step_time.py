@@ -4,8 +4,8 @@
     python benchmarks/step_time.py --quick    seconds, nothing written
     python benchmarks/step_time.py --check    exit 1 if a bound is missed
 
-Contenders are timed in turn in one process, with gradients already there. Ratios are of minima: these
-machines are shared, and a minimum is what the code costs when nobody disturbs it.
+Contenders are timed in turn in one process, with gradients already there. Ratios are of minima: a
+machine may be shared, and a minimum is what the code costs when nobody disturbs it.
 """
 
 from __future__ import annotations

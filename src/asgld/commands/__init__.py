@@ -1,0 +1,1 @@
+"""The commands of `asgld`: each parses, calls and prints."""
