@@ -457,7 +457,7 @@ def _warn_of_heating(group: dict[str, Any]) -> None:
     warnings.warn(
         f"beta={beta} with alpha={alpha}: the temperature of the noise {effect} while D grows; "
         f"for convergence use beta > alpha/2 = {alpha / 2}",
-        stacklevel=2,
+        stacklevel=5,  # past add_param_group and two constructors: where the user made it
     )
 
 
