@@ -1,0 +1,45 @@
+"""Checks at the boundary of the theory package, and the array types it speaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+def floats(
+    name: str, value: ArrayLike, *, low: float = 0.0, strict: bool = False, remedy: str = ""
+) -> FloatArray:
+    """`value` as float64, or a ValueError naming the argument if an entry is below `low` or NaN.
+
+    Args:
+        name: the argument as the user wrote it.
+        value: a number or an array of numbers.
+        low: smallest allowed entry; -inf for none.
+        strict: whether `low` itself is forbidden.
+        remedy: what to do instead, appended to the message.
+    """
+    array = np.asarray(value, dtype=np.float64)
+    allowed = array > low if strict else array >= low
+    if not np.all(allowed):
+        culprit = float(array[~allowed].flat[0])
+        sign = ">" if strict else ">="
+        tail = f"; {remedy}" if remedy else ""
+        raise ValueError(f"{name}={culprit!r}: need {name} {sign} {low:g}{tail}")
+    return array
+
+
+def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """`value` if it is one of `allowed`, else a ValueError that lists them."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def unwrap(array: NDArray[Any]) -> Any:
+    """A Python scalar for a zero-dimensional array, the array itself otherwise."""
+    return array.item() if array.ndim == 0 else array

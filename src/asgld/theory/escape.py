@@ -1,0 +1,433 @@
+"""Escape from a saddle: how many steps, by closed form and by a recursion for the spread.
+
+At a saddle with curvature -gamma along a unit vector u, y = u'x obeys
+
+    y <- (1 + gamma h) y + noise,    h = lr D^(-alpha/2),    Var = h^2 C + 2 lr sigma^2 D^-beta
+
+so its variance grows from the noise floor T_eff / gamma by the factor exp(2 Gamma), where the clock
+Gamma = sum gamma h runs slower as D grows by c = delta + C per step. Two questions are answered:
+
+    "distance"   when is |y| >= radius? There is no dimension in it.
+    "value"      when is f <= f_saddle - drop? This must also pay for the heat (d-1) T_eff/2 of the
+                 stable directions, and here log d enters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from asgld.theory._arguments import BoolArray, FloatArray, choice, floats, unwrap
+
+CRITERIA = ("distance", "value")
+PUBLISHED_CONSTANTS = (1.0, 1.0, 5.0)
+RELIABLE_GROWTH = 5.0
+
+_LAGUERRE = np.polynomial.laguerre.laggauss(24)
+_LEGENDRE = np.polynomial.legendre.leggauss(48)
+
+
+@dataclass(frozen=True)
+class EscapeTime:
+    """Escape time by formula. Scalars, or arrays of the broadcast shape.
+
+    Attributes:
+        steps: T; inf if there is no noise along the direction or the clock stops before.
+        leading: the closed form, with the temperature frozen and no self-braking.
+        published: T_max of Theorem 3 with the constants given; only its shape means anything.
+        clock: L, the log growth of y that is needed.
+        temperature: T_bar, the temperature that counts.
+        growth: D at the escape over D at the start, the direction's own gradients included.
+        reliable: alpha = 0 or growth below five: `steps` is then a few percent from the recursion.
+    """
+
+    steps: float | FloatArray
+    leading: float | FloatArray
+    published: float | FloatArray
+    clock: float | FloatArray
+    temperature: float | FloatArray
+    growth: float | FloatArray
+    reliable: bool | BoolArray
+
+
+def escape_time(
+    gamma: ArrayLike,
+    *,
+    lr: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    sigma: ArrayLike,
+    delta: ArrayLike = 1e-2,
+    d_init: ArrayLike = 1.0,
+    gradient_variance: ArrayLike = 0.0,
+    k0: ArrayLike = 0.0,
+    D: ArrayLike | None = None,
+    dim: ArrayLike = 1,
+    criterion: str = "distance",
+    radius: ArrayLike = 1.0,
+    drop: ArrayLike = 0.0,
+    failure: ArrayLike = 0.5,
+    aligned: bool = True,
+    bath_curvature: ArrayLike = 1.0,
+    published_constants: tuple[float, float, float] = PUBLISHED_CONSTANTS,
+) -> EscapeTime:
+    """Steps to escape, by formula; costs the same for ten steps and for a million.
+
+        L = (1/2) ln(1 + gamma radius^2 / (Z^2 T_eff))                  criterion "distance"
+        L = (1/2) ln(1 + (d - 1 + 2 drop / T_eff) / Z^2)                criterion "value"
+
+        g = ln(1 + gamma lr D^(-alpha/2))
+        T = (D/c) { [1 + (1 - alpha/2) c L / (D g)]^(2/(2-alpha)) - 1 }
+
+    with D and T_eff at step k0 and c = delta + C is the closed form, attribute `leading`. alpha =
+    0 gives L / g, alpha = 2 the limit (D/c)(exp(c L/(D g)) - 1). Late saddles: T ~ D^(alpha/2)
+    L/(gamma lr), so k0^(alpha/2). Early ones: T ~ c^(alpha/(2-alpha)) (L/(gamma
+    lr))^(2/(2-alpha)). For alpha > 2 the clock is finite and T may be inf.
+
+    `steps` adds what happens on the way, each by one quadrature over the clock: the noise cools,
+    T_bar = int 2 exp(-2 Gamma) T_eff(D(Gamma)) dGamma in place of T_eff, and an axis-aligned
+    direction brakes itself by feeding its own D (see `braking_onset`); spread over all axes, D is
+    fed by the heat of the stable directions instead.
+
+    ===============  =========================================================================
+    argument         meaning
+    ===============  =========================================================================
+    gamma            minus the curvature along the escape direction, > 0
+    lr ... d_init    of the optimizer
+    gradient_variance    C along the direction, over the batch size; a lower bound on it if the
+                     escape is to rest on it (ASG: sigma = 0)
+    k0               step at which the saddle is met; D there is d_init + k0 (delta + C),
+    D                unless the accumulator itself is given
+    dim              d, all coordinates
+    radius, drop     see the criteria above
+    failure          probability of not having escaped by T; 0.5 gives the median
+    aligned          whether the direction is a coordinate axis, which then receives all of its
+                     squared gradient; otherwise every axis receives the mean
+    bath_curvature   typical curvature of the stable directions
+    ===============  =========================================================================
+
+    The quadratic model behind it holds up to radius 3 gamma / rho, with rho the Lipschitz constant
+    of the Hessian.
+
+    >>> late = escape_time(0.5, lr=0.1, alpha=0, beta=1, sigma=0.1, k0=[1e2, 1e4])
+    >>> np.round(late.steps).tolist()
+    [56.0, 95.0]
+    >>> escape_time(0.5, lr=0.1, alpha=1, beta=1, sigma=0).steps
+    inf
+
+    References: replaces Sang and Liu, Theorem 3 (4.7).
+    """
+    s = _setting(
+        gamma, lr, alpha, beta, sigma, delta, d_init, gradient_variance, k0, D, dim, criterion,
+        radius, drop, failure, bath_curvature,
+    )  # fmt: skip
+    pace = np.log1p(s.gamma * s.lr * s.D ** (-s.alpha / 2))
+    drag = s.delta + s.gradient_variance
+
+    def grown(clock: FloatArray) -> FloatArray:
+        """D after a clock, fed by c alone; the clock may have one more axis than the setting."""
+        return s.D[..., None] * np.exp(
+            _stretch((drag / (pace * s.D))[..., None] * clock, s.alpha[..., None])
+        )
+
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        start = s.temperature(s.D)
+        nodes, weights = _LAGUERRE
+        mean = s.temperature(grown(nodes / 2)) @ weights
+        frozen_clock, _ = _needed(s, criterion, start, start)
+        leading = s.D / drag * np.expm1(_stretch(drag * frozen_clock / (pace * s.D), s.alpha))
+        leading = np.where(drag > 0, leading, frozen_clock / pace)
+
+        bath = mean
+        clock, reach2 = _needed(s, criterion, mean, bath)
+        for _ in range(30 if criterion == "value" else 0):
+            # The bath cools until the escape, the escape waits for the bath: damped fixed point.
+            bath = (bath + s.temperature(grown(clock[..., None]))[..., 0]) / 2
+            clock, reach2 = _needed(s, criterion, mean, bath)
+
+        if not aligned:
+            drag = drag + s.bath_curvature * mean * (s.dim - 1) / s.dim
+        own = s.gamma**2 * reach2 / np.expm1(2 * clock) / (1.0 if aligned else s.dim)
+
+        def stretched(part: FloatArray) -> FloatArray:
+            """D / D_k0 when the given part of the clock has run, the own gradients included."""
+            run = clock * part
+            fed = drag * run + own * (np.expm1(2 * run) / 2 - run)
+            return np.exp(_stretch(fed / (pace * s.D), s.alpha))
+
+        nodes, weights = _LEGENDRE
+        slowdown = sum(
+            weight / 2 * stretched(np.asarray((1 + node) / 2)) ** (s.alpha / 2)
+            for node, weight in zip(nodes, weights, strict=True)
+        )
+        steps = clock / pace * slowdown
+        growth = stretched(np.asarray(1.0))
+    silent = np.isinf(clock)
+    steps, growth = np.where(silent, np.inf, steps), np.where(silent, np.inf, growth)
+    a1, a2, a3 = published_constants
+    published = published_escape_time(s.gamma, s.alpha, s.beta, s.dim, a1=a1, a2=a2, a3=a3)
+    return EscapeTime(
+        unwrap(steps),
+        unwrap(leading),
+        published,
+        unwrap(clock),
+        unwrap(mean),
+        unwrap(growth),
+        unwrap((growth < RELIABLE_GROWTH) | (s.alpha == 0)),
+    )
+
+
+def _needed(
+    s: _Setting, criterion: str, hot: FloatArray, bath: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Clock L and squared distance at which the criterion is met."""
+    if criterion == "distance":
+        reach2 = s.radius**2
+    else:
+        reach2 = ((s.dim - 1) * bath + 2 * s.drop) / s.gamma
+    ratio = np.where(hot > 0, s.gamma * reach2 / (s.z2 * hot), np.inf)
+    return 0.5 * np.log1p(ratio), reach2
+
+
+def escape_recursion(
+    gamma: ArrayLike,
+    *,
+    lr: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    sigma: ArrayLike,
+    delta: ArrayLike = 1e-2,
+    d_init: ArrayLike = 1.0,
+    gradient_variance: ArrayLike = 0.0,
+    k0: ArrayLike = 0.0,
+    D: ArrayLike | None = None,
+    dim: ArrayLike = 1,
+    criterion: str = "distance",
+    radius: ArrayLike = 1.0,
+    drop: ArrayLike = 0.0,
+    failure: ArrayLike = 0.5,
+    aligned: bool = True,
+    bath_curvature: ArrayLike = 1.0,
+    max_steps: int = 1_000_000,
+) -> float | FloatArray:
+    """Steps to escape, by iterating the variance v of y and the accumulator together.
+
+        v <- (1 + gamma h)^2 v + h^2 C + 2 lr sigma^2 D^-beta,   D <- D + delta + C + gamma^2 Z^2 v
+
+    until Z^2 v reaches what the criterion asks, where Z is the `failure` quantile of |N(0, 1)|.
+    The stable directions, of curvature `bath_curvature`, follow the same recursion with the other
+    sign; for a direction spread over all axes (aligned=False) every D receives the mean squared
+    gradient. Other arguments as in `escape_time`.
+
+    Returns:
+        Steps, inf where `max_steps` were not enough. Costs one pass of vector operations per step.
+
+    >>> escape_recursion(0.5, lr=0.1, alpha=1, beta=1, sigma=0.1, gradient_variance=0.1, k0=100)
+    299.0
+    """
+    s = _setting(
+        gamma, lr, alpha, beta, sigma, delta, d_init, gradient_variance, k0, D, dim, criterion,
+        radius, drop, failure, bath_curvature,
+    )  # fmt: skip
+    shape = s.D.shape
+    steps = np.full(s.D.size, np.inf)
+    active = np.arange(s.D.size)
+    live = s.flat()
+    D_bath, v, v_bath = live.D.copy(), np.zeros(live.D.size), np.zeros(live.D.size)
+    for t in range(max_steps + 1):
+        spread = live.z2 * v
+        if criterion == "distance":
+            escaped = spread >= live.radius**2
+        else:
+            bath = live.bath_curvature * (live.dim - 1) * v_bath
+            escaped = live.gamma * spread > 2 * live.drop + bath
+        if escaped.any():
+            steps[active[escaped]] = t
+            left = ~escaped
+            active, live = active[left], live.take(left)
+            D_bath, v, v_bath, spread = D_bath[left], v[left], v_bath[left], spread[left]
+        if active.size == 0:
+            break
+        feed, feed_bath = live.gamma**2 * spread, live.bath_curvature**2 * v_bath
+        h, noise = live.step(live.D)
+        h_bath, noise_bath = (h, noise) if not aligned else live.step(D_bath)
+        v = (1 + live.gamma * h) ** 2 * v + noise
+        v_bath = (1 - live.bath_curvature * h_bath) ** 2 * v_bath + noise_bath
+        drag = live.delta + live.gradient_variance
+        if aligned:
+            live.D, D_bath = live.D + drag + feed, D_bath + drag + feed_bath
+        else:
+            live.D = live.D + drag + (feed + (live.dim - 1) * feed_bath) / live.dim
+    result: float | FloatArray = unwrap(steps.reshape(shape))
+    return result
+
+
+def published_escape_time(
+    gamma: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    dim: ArrayLike,
+    *,
+    a1: float = PUBLISHED_CONSTANTS[0],
+    a2: float = PUBLISHED_CONSTANTS[1],
+    a3: float = PUBLISHED_CONSTANTS[2],
+) -> float | FloatArray:
+    """T_max of Theorem 3 as printed: (a1 log d + a2 min(alpha, beta)) / (log gamma + a3).
+
+    The paper leaves a1, a2 > 0 free and asks a3 to be large enough for a positive denominator; NaN
+    where it is not. Note what is missing: lr, k0, the noise and the size of D.
+
+    >>> float(np.round(published_escape_time(1.0, 0.0, 1.0, np.e**2, a3=4.0), 12))
+    0.5
+    """
+    below = np.log(floats("gamma", gamma, strict=True)) + a3
+    least = np.minimum(floats("alpha", alpha), floats("beta", beta))
+    above = a1 * np.log(floats("dim", dim, low=1)) + a2 * least
+    value: float | FloatArray = unwrap(
+        np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
+    )
+    return value
+
+
+def braking_onset(
+    gamma: ArrayLike, *, lr: ArrayLike, alpha: ArrayLike, D: ArrayLike
+) -> float | FloatArray:
+    """Distance |y| from which an axis-aligned escape brakes itself.
+
+        y^2 = 2 lr D^(1 - alpha/2) / gamma
+
+    There the squared gradients of the escape itself have doubled D. Beyond, for alpha > 0, growth
+    is no longer exponential but y ~ t^(1/alpha - 1/2); at alpha = 1, y = 2 sqrt(2) lr sqrt(t).
+
+    >>> braking_onset(0.5, lr=0.1, alpha=1, D=100.0)
+    2.0
+    """
+    step, a = floats("lr", lr, strict=True), floats("alpha", alpha)
+    y2 = 2 * step * floats("D", D, strict=True) ** (1 - a / 2) / floats("gamma", gamma, strict=True)
+    value: float | FloatArray = unwrap(np.sqrt(y2))
+    return value
+
+
+def effective_curvature(hessian: ArrayLike, D: ArrayLike, alpha: float) -> float:
+    """Escape rate per unit lr for any Hessian H and diagonal D.
+
+        -lambda_min(D^(-alpha/4) H D^(-alpha/4))
+
+    D and H need not commute. The value lies in gamma [max D^(-alpha/2), min D^(-alpha/2)] by
+    Ostrowski's theorem, gamma = -lambda_min(H); negative if there is no direction to escape along.
+
+    >>> round(effective_curvature([[1.0, 0.0], [0.0, -0.5]], [1.0, 4.0], alpha=1), 12)
+    0.25
+    """
+    matrix = np.asarray(hessian, dtype=np.float64)
+    scale = floats("D", D, strict=True) ** (-alpha / 4)
+    if (
+        matrix.ndim != 2
+        or matrix.shape[0] != matrix.shape[1]
+        or scale.shape[-1:] != matrix.shape[:1]
+    ):
+        raise ValueError(
+            f"hessian, D: shapes {matrix.shape}, {scale.shape} do not fit; need (d, d), (d,)"
+        )
+    return -float(np.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
+
+
+def _stretch(x: FloatArray, alpha: FloatArray) -> FloatArray:
+    """ln D(t)/D(0) after a clock worth x: log(1 + e x)/e with e = 1 - alpha/2, and x at e = 0."""
+    e = 1 - alpha / 2
+    flat = np.abs(e) < 1e-9
+    inside = np.maximum(np.where(flat, 0.0, e) * x, -1.0)
+    return np.where(flat, x, np.log1p(inside) / np.where(flat, 1.0, e))
+
+
+@dataclass
+class _Setting:
+    """The arguments, checked and broadcast to one shape."""
+
+    gamma: FloatArray
+    lr: FloatArray
+    alpha: FloatArray
+    beta: FloatArray
+    sigma: FloatArray
+    delta: FloatArray
+    gradient_variance: FloatArray
+    D: FloatArray
+    dim: FloatArray
+    radius: FloatArray
+    drop: FloatArray
+    z2: FloatArray
+    bath_curvature: FloatArray
+
+    def step(self, D: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Step multiplier and variance of the noise of one step."""
+        h = self.lr * D ** (-self.alpha / 2)
+        return h, h**2 * self.gradient_variance + 2 * self.lr * self.sigma**2 * D**-self.beta
+
+    def temperature(self, D: FloatArray) -> FloatArray:
+        """T_eff for accumulators D, which may have one more axis than the setting."""
+        wide = self if D.ndim == self.D.ndim else self._wide()
+        noise = wide.sigma**2 * D ** (wide.alpha / 2 - wide.beta)
+        return np.asarray(noise + 0.5 * wide.lr * wide.gradient_variance * D ** (-wide.alpha / 2))
+
+    def _wide(self) -> _Setting:
+        return _Setting(**{name: value[..., None] for name, value in vars(self).items()})
+
+    def flat(self) -> _Setting:
+        return _Setting(**{name: value.reshape(-1) for name, value in vars(self).items()})
+
+    def take(self, mask: BoolArray) -> _Setting:
+        return _Setting(**{name: value[mask] for name, value in vars(self).items()})
+
+
+def _setting(
+    gamma: ArrayLike,
+    lr: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    sigma: ArrayLike,
+    delta: ArrayLike,
+    d_init: ArrayLike,
+    gradient_variance: ArrayLike,
+    k0: ArrayLike,
+    D: ArrayLike | None,
+    dim: ArrayLike,
+    criterion: str,
+    radius: ArrayLike,
+    drop: ArrayLike,
+    failure: ArrayLike,
+    bath_curvature: ArrayLike,
+) -> _Setting:
+    choice("criterion", criterion, CRITERIA)
+    chance = np.asarray(failure, dtype=np.float64)
+    if not np.all((chance > 0) & (chance < 1)):
+        raise ValueError(f"failure={failure!r}: need a probability strictly between 0 and 1")
+    quantile: Any = np.vectorize(NormalDist().inv_cdf, otypes=[float])
+    growth = floats("delta", delta) + floats("gradient_variance", gradient_variance)
+    met = floats("d_init", d_init, strict=True) + floats("k0", k0) * growth
+    noise = floats("sigma", sigma)
+    exponent = floats("beta", beta, remedy="for no injected noise use sigma=0")
+    # beta = inf means no noise; D^-inf would be 1 or inf for D <= 1.
+    silent = np.isinf(exponent)
+    values = {
+        "gamma": floats(
+            "gamma", gamma, strict=True, remedy="a saddle has negative curvature -gamma"
+        ),
+        "lr": floats("lr", lr, strict=True),
+        "alpha": floats("alpha", alpha),
+        "beta": np.where(silent, 0.0, exponent),
+        "sigma": np.where(silent, 0.0, noise),
+        "delta": floats("delta", delta),
+        "gradient_variance": floats("gradient_variance", gradient_variance),
+        "D": met if D is None else floats("D", D, strict=True),
+        "dim": floats("dim", dim, low=1),
+        "radius": floats("radius", radius, strict=True),
+        "drop": floats("drop", drop),
+        "z2": quantile((1 + chance) / 2) ** 2,
+        "bath_curvature": floats("bath_curvature", bath_curvature),
+    }
+    arrays = np.broadcast_arrays(*values.values())
+    return _Setting(**dict(zip(values, arrays, strict=True)))
