@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # unlike torch.compiler's, it loads nothing
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from asgld import noise
@@ -292,7 +293,7 @@ class ASGLD(Optimizer):
             )
         return loss
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator, unused-ignore]
+    @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state. Unlike torch's own, this keeps the dtypes of `sum` and `step`."""
         # torch casts every state tensor but `step` to the parameter's dtype, which would round a

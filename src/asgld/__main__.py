@@ -1,0 +1,5 @@
+"""`python -m asgld` is the `asgld` command."""
+
+from asgld.cli import main
+
+main()

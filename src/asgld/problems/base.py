@@ -1,0 +1,256 @@
+"""What a function to minimize is, and what is known about it.
+
+A :class:`Problem` computes an objective on points of shape (..., d): leading axes are independent
+replicas.  Its :class:`Facts` are claims (minimum, saddles, Lipschitz constants) that the test suite
+proves one by one; theory and diagnostics use nothing else.  All numbers are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Facts", "FiniteSum", "Problem", "Saddle"]
+
+# Second word of the seed: data and starting points of equal seeds must not share a stream.
+_DATA, _START = 0, 1
+
+# Rows of the Hessian computed in one call; bounds the memory of data-driven problems.
+_HESSIAN_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Saddle:
+    """A critical point that is not a local minimum, or that second derivatives cannot judge.
+
+    ``lambda_min`` is the smallest Hessian eigenvalue: negative at a strict saddle (a local maximum
+    counts as one), 0 at a degenerate point.  ``next_value`` is the critical value to which descent
+    along an eigenvector of ``lambda_min`` leads, the highest one where several exist; None if
+    unknown.
+    """
+
+    point: Tensor
+    value: float
+    lambda_min: float
+    next_value: float | None = None
+
+    @property
+    def is_strict(self) -> bool:
+        return self.lambda_min < 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    r"""What is known about a problem; None means unknown.
+
+    ==================== ======================================================================
+    field                meaning
+    ==================== ======================================================================
+    minimum              global minimum value
+    minimizers           (m, d) points that attain it; where symmetry makes more, the problem
+                         says so
+    saddles              known critical points that are not minima; complete only if the problem
+                         says so
+    smoothness           M: the gradient is M-Lipschitz in the region
+    hessian_lipschitz    rho: the Hessian is rho-Lipschitz in the region
+    radius, norm         the region: all x with \|x\|_norm <= radius (norm 2: ball, inf: box)
+    gradient_variance    bound, in the region, on the variance of each coordinate of a
+                         single-sample gradient (finite sums only)
+    ==================== ======================================================================
+    """
+
+    minimum: float | None = None
+    minimizers: Tensor | None = None
+    saddles: tuple[Saddle, ...] = ()
+    smoothness: float | None = None
+    hessian_lipschitz: float | None = None
+    radius: float = math.inf
+    norm: float = 2.0
+    gradient_variance: float | None = None
+
+
+class Problem(ABC):
+    """A function of d variables, evaluated on tensors of shape (..., d).
+
+    A concrete problem is a frozen dataclass whose fields are its options, so that two problems
+    with equal options are equal and the repr can be typed back.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Number of variables d."""
+
+    @property
+    def num_samples(self) -> int | None:
+        """Number of terms of a finite sum; None if the objective is not one."""
+        return None
+
+    @abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """Objective at x of shape (..., d), as a tensor of shape (...)."""
+
+    def grad(self, x: Tensor) -> Tensor:
+        """Gradient, of x's shape."""
+        gradient: Tensor = torch.func.grad(lambda z: self.value(z).sum())(x)
+        return gradient
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        """Hessian at x times v, forward over reverse; x and v broadcast."""
+        return _along(self.grad, x, v)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """Hessian of shape (..., d, d)."""
+        directions = torch.eye(self.dim, dtype=x.dtype)
+        blocks = [
+            self.hvp(x.unsqueeze(-2), directions[first : first + _HESSIAN_ROWS])
+            for first in range(0, self.dim, _HESSIAN_ROWS)
+        ]
+        return torch.cat(blocks, dim=-2)
+
+    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
+        """Mean of the terms named by indices, (B,) for all replicas or (..., B) one batch each."""
+        raise self._no_samples()
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        """Gradient of :meth:`sample_value`, of x's shape."""
+        raise self._no_samples()
+
+    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
+        """Hessian of :meth:`sample_value` times v."""
+        raise self._no_samples()
+
+    def start(self, replicas: int | None = None, *, seed: int = 0) -> Tensor:
+        """Random points, (d,) or (replicas, d); the first rows do not depend on replicas."""
+        rng = np.random.default_rng((seed, _START))
+        shape = (self.dim,) if replicas is None else (replicas, self.dim)
+        return torch.from_numpy(
+            np.ascontiguousarray(self._draw_start(rng, shape), dtype=np.float64)
+        )
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What is known about this problem."""
+        return self._state_facts()
+
+    @abstractmethod
+    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Initial points of the given shape, drawn row by row."""
+
+    @abstractmethod
+    def _state_facts(self) -> Facts:
+        """The claims; computed once."""
+
+    def _no_samples(self) -> ValueError:
+        return ValueError(
+            f"{self!r} is not a finite sum: it has value, grad, hvp and hessian, "
+            "but no sample_value, sample_grad or sample_hvp; use a full-gradient method"
+        )
+
+
+class FiniteSum(Problem):
+    """A mean of n terms, each a function of one row of the data.
+
+    Subclasses write the mean over *any* batch of rows once; the full objective is the batch of all
+    rows.  Rows come as (B, ...) for all replicas together or (..., B, ...), one batch per replica.
+    """
+
+    @property
+    @abstractmethod
+    def _rows(self) -> tuple[Tensor, ...]:
+        """The data: tensors whose leading axis counts samples."""
+
+    @abstractmethod
+    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+        """Mean objective over a batch of rows."""
+
+    @abstractmethod
+    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+        """Its gradient."""
+
+    def value(self, x: Tensor) -> Tensor:
+        return self._mean_value(x, self._rows)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self._mean_grad(x, self._rows)
+
+    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
+        return self._mean_value(x, self._batch(indices))
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        return self._mean_grad(x, self._batch(indices))
+
+    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
+        rows = self._batch(indices)
+        return _along(lambda z: self._mean_grad(z, rows), x, v)
+
+    def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        if self.num_samples is None:
+            raise self._no_samples()
+        return tuple(gather(rows, indices) for rows in self._rows)
+
+
+def _along(gradient: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Tensor:
+    """Derivative of the gradient along v; replicas do not interact, so one pass serves them all."""
+    shape = np.broadcast_shapes(x.shape, v.shape)
+    # Dual numbers need memory of their own, which an expanded view has not.
+    point, direction = x.expand(shape).contiguous(), v.expand(shape).contiguous()
+    product: Tensor = torch.func.jvp(gradient, (point,), (direction,))[1]
+    return product
+
+
+def gather(rows: Tensor, indices: Tensor) -> Tensor:
+    """rows[indices], faster: (n, *r) by (..., B) gives (..., B, *r)."""
+    return rows.index_select(0, indices.reshape(-1)).reshape(*indices.shape, *rows.shape[1:])
+
+
+def project(rows: Tensor, x: Tensor) -> Tensor:
+    """Inner products of each row with x: (B, d) or (..., B, d) by (..., d) gives (..., B)."""
+    if rows.dim() == 2:
+        return x @ rows.mT
+    return (rows @ x.unsqueeze(-1)).squeeze(-1)
+
+
+def average(weights: Tensor, rows: Tensor) -> Tensor:
+    """Mean over the batch of weight times row: (..., B) by (B, d) or (..., B, d) gives (..., d)."""
+    if rows.dim() == 2:
+        return weights @ rows / rows.shape[0]
+    return (weights.unsqueeze(-2) @ rows).squeeze(-2) / rows.shape[-2]
+
+
+def data_rng(seed: int, part: int = 0) -> np.random.Generator:
+    """The generator of one part of a problem's data."""
+    return np.random.default_rng((seed, _DATA, part))
+
+
+def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Tensor:
+    """A Haar-distributed (rows, columns) matrix with orthonormal columns."""
+    basis, triangle = np.linalg.qr(rng.standard_normal((rows, columns)))
+    return torch.from_numpy(basis * np.sign(np.diag(triangle)))
+
+
+def require(holds: bool, argument: str, value: object, need: str) -> None:
+    """Reject an option, saying its name, its value and what is allowed."""
+    if not holds:
+        raise ValueError(f"{argument}={value!r}: need {need}")
+
+
+def critical_point(problem: Problem, x: Tensor, *, max_steps: int = 100) -> Tensor | None:
+    """The critical point to which plain Newton steps from x lead; None if they do not converge."""
+    for _ in range(max_steps):
+        step = torch.linalg.solve(problem.hessian(x), problem.grad(x))
+        x = x - step
+        if float(step.norm()) <= 1e-13 * (1.0 + float(x.norm())):
+            return x
+    return None
