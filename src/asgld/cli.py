@@ -14,7 +14,9 @@ def build_app() -> typer.Typer:
     import typer
 
     from asgld.commands.doctor import doctor
+    from asgld.commands.minimize import minimize
     from asgld.commands.reproduce import reproduce
+    from asgld.commands.theory import theory
 
     app = typer.Typer(
         help="Adaptive stochastic gradient Langevin dynamics.",
@@ -22,7 +24,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for command in (reproduce, doctor):
+    for command in (reproduce, minimize, theory, doctor):
         app.command()(command)
     return app
 

@@ -130,7 +130,8 @@ def run_configuration(
     tail_start = steps - round(TAIL * steps)
 
     def squared_distance(z: Tensor, target: Tensor) -> Tensor:
-        return ((data.variances(z) - target) ** 2).sum(-1)
+        distance: Tensor = ((data.variances(z) - target) ** 2).sum(-1)
+        return distance
 
     def watch(progress: Progress) -> None:
         is_near = squared_distance(progress.x, truth) < HIT

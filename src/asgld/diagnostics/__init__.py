@@ -1,0 +1,6 @@
+"""A run against theory: certificates, and settings from measurements."""
+
+from asgld.diagnostics.calibration import Calibration, Scales, calibrate
+from asgld.diagnostics.tracker import CertificateTracker, Report, Tracked
+
+__all__ = ["Calibration", "CertificateTracker", "Report", "Scales", "Tracked", "calibrate"]

@@ -1,0 +1,241 @@
+"""Settings from measurements: :func:`calibrate`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asgld.curvature import ModelHessian, gradient_variance, largest_curvature
+from asgld.methods.base import normals
+from asgld.theory import recommend
+
+# A stream of `normals` that no update uses.
+_KICK_STREAM = 0xCA1
+# The kick that lets the probe leave an exact critical point, in units of the start's length.
+_KICK = 1e-2
+_MAX_VARIANCE_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What the function showed near the start, in its own units.
+
+    ============  ==========================================================================
+    field         meaning
+    ============  ==========================================================================
+    curvature     M: the largest curvature met by a short descent
+    square        mean square of a coordinate of the gradient that the optimizer will see
+    energy        how far f fell in that descent
+    dim           number of coordinates
+    ============  ==========================================================================
+    """
+
+    curvature: float
+    square: float
+    energy: float
+    dim: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Settings, each with one sentence of reason; `options` goes into :class:`asgld.ASGLD`."""
+
+    lr: float
+    alpha: float
+    beta: float
+    sigma: float
+    delta: float
+    d_init: float
+    theta: float
+    reasons: dict[str, str]
+    scales: Scales
+
+    @property
+    def options(self) -> dict[str, float]:
+        names = ("lr", "alpha", "beta", "sigma", "delta", "d_init")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return "\n".join(self.reasons.values())
+
+
+def calibrate(
+    source: Any,
+    x: Tensor | None = None,
+    *,
+    goal: str = "balanced",
+    batch_size: int | None = None,
+    growing_batch: bool = False,
+    alpha: float | None = None,
+    beta: float | None = None,
+    noise: float = 0.01,
+    warmup: float = 100.0,
+    probe_steps: int = 50,
+    seed: int = 0,
+) -> Calibration:
+    r"""Choose lr, d_init, delta and sigma, and if need be alpha, beta and batch growth.
+
+    .. math::
+        d_\mathrm{init} = w\, \overline{g^2}, \quad \delta = d_\mathrm{init} / 100, \quad
+        \mathrm{lr} = d_\mathrm{init}^{\alpha/2} / M, \quad
+        \sigma^2 d\; d_\mathrm{init}^{-(\beta - \alpha/2)} = \nu^2 E
+
+    The first step then is a gradient step of length 1/M, whatever alpha is, and it stays near that
+    for about w steps. The noise begins with a total temperature of nu^2 times the fall E of f that
+    a short descent found. D, delta and d_init have units of squared gradients: if f is multiplied
+    by c, d_init and delta are by c^2, and the iterates stay where they were.
+
+    =================  =============  =======================================================
+    symbol             argument       meaning
+    =================  =============  =======================================================
+    :math:`\nu`        ``noise``      root of the noise's energy, relative to E
+    :math:`w`          ``warmup``     how many squared gradients D begins with
+    =================  =============  =======================================================
+
+    Args:
+        source: a :class:`asgld.curvature.ModelHessian`, or a problem or oracle with `x`. An oracle
+            is read through its free view: nothing is counted.
+        x: the start, (d,), or several, (R, d), of which the largest scales count; by default a
+            model's present parameters.
+        goal: "converge", "escape" or "balanced"; chooses alpha, beta and batch growth where these
+            are not given. See `asgld.theory.recommend`.
+        batch_size: samples per step; None for full gradients.
+        growing_batch: whether the batch may grow; `theta` then says how fast.
+        alpha, beta: fixed exponents.
+        noise, warmup: see above; noise = 0 for none.
+        probe_steps: length of the descent that looks around.
+        seed: of the kick that lets the descent leave an exact critical point.
+
+    Example:
+        >>> from asgld.problems import problem
+        >>> saddle = problem("strict-saddle", dim=10)
+        >>> advice = calibrate(saddle, saddle.facts.saddles[0].point)
+        >>> advice.alpha, advice.lr * advice.scales.curvature
+        (0.0, 1.0)
+    """
+    for name, value in (("noise", noise), ("warmup", warmup)):
+        if not 0.0 <= value < math.inf or (name == "warmup" and value == 0.0):
+            raise ValueError(f"{name}={value!r}: need a finite number of at least 0")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r}: need at least 1, or None for full gradients")
+    advice = recommend(
+        goal,
+        oracle="full" if batch_size is None else "stochastic",
+        growing_batch=growing_batch,
+    )
+    reasons = dict(zip(("alpha", "beta", "theta"), advice.reasons, strict=True))
+    theta = advice.theta
+    if alpha is not None and alpha != advice.alpha:
+        # The advised batch growth belongs to the advised alpha.
+        reasons["alpha"], theta = f"alpha={alpha:g}: as asked for.", 0.0
+        reasons["theta"] = "theta=0: the advice on batch growth goes with its own alpha."
+    if beta is not None and beta != advice.beta:
+        reasons["beta"] = f"beta={beta:g}: as asked for."
+    alpha = advice.alpha if alpha is None else alpha
+    beta = advice.beta if beta is None else beta
+    scales = _largest(
+        [
+            measure_scales(source, row, batch_size=batch_size, probe_steps=probe_steps, seed=seed)
+            for row in _starts(source, x)
+        ]
+    )
+
+    d_init = warmup * scales.square
+    lr = d_init ** (alpha / 2) / scales.curvature
+    delta = 1e-2 * d_init
+    temperature = noise**2 * scales.energy / scales.dim
+    sigma = 0.0
+    if temperature > 0.0 and not math.isinf(beta):
+        sigma = math.sqrt(temperature * d_init ** (beta - alpha / 2))
+    reasons |= {
+        "d_init": f"d_init={d_init:.3g}: {warmup:g} times the mean squared gradient "
+        f"{scales.square:.3g}, so that the first gradients do not change the step at once.",
+        "delta": f"delta={delta:.3g}: a hundredth of d_init, so D grows even where gradients "
+        "vanish; far less would slow the annealing near a minimum.",
+        "lr": f"lr={lr:.3g}: with d_init^(-alpha/2) the first step has length 1/M, "
+        f"M={scales.curvature:.3g} being the largest curvature met.",
+        "sigma": f"sigma={sigma:.3g}: all {scales.dim} coordinates together begin at temperature "
+        f"{noise * noise * scales.energy:.3g}, {noise * noise:.2g} of the fall {scales.energy:.3g} "
+        "that a short descent found.",
+    }
+    return Calibration(lr, alpha, beta, sigma, delta, d_init, theta, reasons, scales)
+
+
+def measure_scales(
+    source: Any,
+    x: Tensor,
+    *,
+    batch_size: int | None = None,
+    probe_steps: int = 50,
+    seed: int = 0,
+) -> Scales:
+    """Look around x, (d,): its curvature, then a kick and a descent that raises M as it must.
+
+    M is doubled until a step of length 1/M lowers f by |g|^2 / (4 M), half of what curvature M
+    guarantees.
+    """
+    f = source.free() if hasattr(source, "free") else source
+    curvature = largest_curvature(f, x, rtol=0.1).upper
+    value, gradient = float(f.value(x)), f.grad(x)
+    start_value, squares = value, [_mean_square(gradient)]
+    length = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel()) or 1.0
+    if not math.isfinite(value):
+        raise ValueError(f"f is {value} at the start: give a point where it is finite")
+    if not curvature > 0.0:
+        # A flat start; the gradient's own length is as good a step as any.
+        curvature = float(torch.linalg.vector_norm(gradient)) / length or 1.0
+    point = x + _KICK * length * normals(seed, 0, x, stream=_KICK_STREAM)
+    value, gradient = float(f.value(point)), f.grad(point)
+    for _ in range(probe_steps):
+        square = float(gradient.square().sum())
+        while True:
+            trial = point - gradient / curvature
+            trial_value = float(f.value(trial))
+            if trial_value <= value - square / (4 * curvature) + 1e-14 * abs(value):
+                break
+            curvature *= 2
+            if not math.isfinite(curvature):
+                raise ValueError("no step along the gradient lowers f: is its gradient right?")
+        point, value, gradient = trial, trial_value, f.grad(trial)
+        squares.append(_mean_square(gradient))
+    # The first gradient decides what the first steps do; later ones matter where it is zero.
+    square = max(squares[0], sum(squares) / len(squares))
+    if batch_size is not None:
+        total = gradient_variance(f, x, num_samples=_few(f)).value
+        square += total / x.numel() / batch_size
+    energy = max(start_value - value, 0.0)
+    if square == 0.0:
+        raise ValueError("the gradient is 0 all around the start: nothing can be calibrated here")
+    return Scales(curvature, square, energy, x.numel())
+
+
+def _starts(source: Any, x: Tensor | None) -> Tensor:
+    if x is None:
+        if not isinstance(source, ModelHessian):
+            raise ValueError("x=None: need a point; only a ModelHessian has one of its own")
+        x = source.x
+    if x.dim() not in (1, 2) or x.numel() == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}: need (d,), or (R, d) for several starts")
+    return x.detach().reshape(-1, x.shape[-1])
+
+
+def _largest(scales: list[Scales]) -> Scales:
+    return Scales(
+        max(s.curvature for s in scales),
+        max(s.square for s in scales),
+        max(s.energy for s in scales),
+        scales[0].dim,
+    )
+
+
+def _mean_square(gradient: Tensor) -> float:
+    return float(gradient.double().square().mean())
+
+
+def _few(f: Any) -> int | None:
+    n = getattr(f, "num_samples", None)
+    return None if n is not None and n <= _MAX_VARIANCE_SAMPLES else _MAX_VARIANCE_SAMPLES
