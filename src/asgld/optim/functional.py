@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,22 @@ class Rule(NamedTuple):
     @property
     def has_noise(self) -> bool:
         return self.sigma != 0.0 and not math.isinf(self.beta)
+
+
+class Tensors(NamedTuple):
+    """What a step works on: lists with one entry per parameter."""
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    sums: list[Tensor]
+    steps: list[Tensor]
+    streams: list[int]
+    layouts: list[Layout]
+
+    def select(self, members: list[int]) -> Tensors:
+        """Return the entries with these positions."""
+        picked: Any = ([entries[i] for i in members] for entries in self)
+        return Tensors(*picked)
 
 
 def asgld(
@@ -71,26 +87,17 @@ def asgld(
     # A complex number is two real coordinates, each with its own noise and its own D.
     params = [torch.view_as_real(p) if p.is_complex() else p for p in params]
     grads = [torch.view_as_real(g) if g.is_complex() else g for g in grads]
+    tensors = Tensors(params, grads, sums, steps, streams, layouts)
     if backend == "fused":
-        _fused_asgld(params, grads, sums, steps, streams, layouts, rule, grad_scale, found_inf)
-        return
-    run = _multi_tensor_asgld if backend == "foreach" else _single_tensor_asgld
-    run(params, grads, sums, steps, streams, layouts, capturable, rule)
+        _fused_asgld(tensors, rule, grad_scale, found_inf)
+    elif backend == "foreach":
+        _multi_tensor_asgld(tensors, rule, capturable)
+    else:
+        _single_tensor_asgld(tensors, rule, capturable)
 
 
-def _single_tensor_asgld(
-    params: list[Tensor],
-    grads: list[Tensor],
-    sums: list[Tensor],
-    steps: list[Tensor],
-    streams: list[int],
-    layouts: list[Layout],
-    capturable: bool,
-    rule: Rule,
-) -> None:
-    for param, grad, total, step, stream, layout in zip(
-        params, grads, sums, steps, streams, layouts, strict=True
-    ):
+def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None:
+    for param, grad, total, step, stream, layout in zip(*tensors, strict=True):
         k = _read(step, capturable)
         dtype = _working_dtype(param)
         x = param.to(dtype)  # the parameter itself where no conversion is needed
@@ -125,42 +132,16 @@ def _single_tensor_asgld(
         step.add_(1)
 
 
-def _multi_tensor_asgld(
-    params: list[Tensor],
-    grads: list[Tensor],
-    sums: list[Tensor],
-    steps: list[Tensor],
-    streams: list[int],
-    layouts: list[Layout],
-    capturable: bool,
-    rule: Rule,
-) -> None:
+def _multi_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None:
     groups: dict[tuple[torch.device, torch.dtype, torch.dtype], list[int]] = {}
-    for i, (param, total) in enumerate(zip(params, sums, strict=True)):
+    for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
         groups.setdefault((param.device, param.dtype, total.dtype), []).append(i)
     for members in groups.values():
-        _multi_tensor_group(
-            [params[i] for i in members],
-            [grads[i] for i in members],
-            [sums[i] for i in members],
-            [steps[i] for i in members],
-            [streams[i] for i in members],
-            [layouts[i] for i in members],
-            capturable,
-            rule,
-        )
+        _multi_tensor_group(tensors.select(members), rule, capturable)
 
 
-def _multi_tensor_group(
-    params: list[Tensor],
-    grads: list[Tensor],
-    sums: list[Tensor],
-    steps: list[Tensor],
-    streams: list[int],
-    layouts: list[Layout],
-    capturable: bool,
-    rule: Rule,
-) -> None:
+def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
+    params, grads, sums, steps, streams, layouts = tensors
     ks = [_read(step, capturable) for step in steps]
     dtype = _working_dtype(params[0])
     device = params[0].device
@@ -205,20 +186,13 @@ def _multi_tensor_group(
 
 
 def _fused_asgld(
-    params: list[Tensor],
-    grads: list[Tensor],
-    sums: list[Tensor],
-    steps: list[Tensor],
-    streams: list[int],
-    layouts: list[Layout],
-    rule: Rule,
-    grad_scale: Tensor | None,
-    found_inf: Tensor | None,
+    tensors: Tensors, rule: Rule, grad_scale: Tensor | None, found_inf: Tensor | None
 ) -> None:
     from asgld.optim import _native
 
     if found_inf is not None and bool(found_inf):
         return  # parameters, sums, steps and with them the noise counters all stay
+    params, grads, sums, steps, streams, layouts = tensors
     # A kernel wants memory in row-major order; what is not gets a copy for the length of the call.
     dense = [p if p.is_contiguous() else p.contiguous() for p in params]
     dense_sums = [s if s.is_contiguous() else s.contiguous() for s in sums]
