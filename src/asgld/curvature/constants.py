@@ -1,0 +1,245 @@
+"""Constants that theory asks for, measured: curvature, gradient variance, gradient scale.
+
+Each comes as an `Estimate`, with an interval and its confidence. The source is a `ModelHessian`, or
+a Problem or Oracle together with a point x; an Oracle is read through its `free()` view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from asgld.curvature.classify import Neighborhood
+from asgld.curvature.model import ModelHessian
+from asgld.curvature.operator import as_operator
+from asgld.curvature.spectrum import MAX_BYTES, Ends, Verdict, search_spectrum
+
+# Single-sample gradients of an oracle asked for in one call.
+_CHUNK_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured constant: it lies in [lower, upper] with probability about `confidence`."""
+
+    value: float
+    lower: float
+    upper: float
+    confidence: float
+    how: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value:.4g} in [{self.lower:.4g}, {self.upper:.4g}] "
+            f"(confidence {self.confidence:.4g}; {self.how})"
+        )
+
+
+def largest_curvature(
+    source: Any,
+    x: Tensor | None = None,
+    *,
+    rtol: float = 0.01,
+    confidence: float = 0.999,
+    starts: int = 2,
+    seed: int = 0,
+    max_hvp: int = 1000,
+    dense_below: int = 128,
+    max_bytes: int = MAX_BYTES,
+) -> Estimate:
+    """Largest absolute eigenvalue of the Hessian at x: the smoothness constant M, locally.
+
+    M of a region is at least the largest of this over its points.
+
+    Args:
+        source: anything `classify` takes, with x; or anything `lambda_min` takes, without x, such
+            as a `ModelHessian` at the model's present parameters or a matrix.
+        rtol: stop when the interval is narrower than this part of the value.
+        confidence, starts, seed, max_hvp, dense_below, max_bytes: see `lambda_min`.
+
+    >>> largest_curvature(lambda x: x[0] ** 2 - 3 * x[1] ** 2, torch.zeros(2)).value
+    6.0
+    """
+    operator = as_operator(source) if x is None else Neighborhood(source, x).hessian()
+
+    def bounds(ends: Ends) -> tuple[float, float]:
+        return max(-ends.smallest, ends.largest, 0.0), max(-ends.lower, ends.upper, 0.0)
+
+    def judge(ends: Ends) -> Verdict:
+        low, high = bounds(ends)
+        return Verdict.ENOUGH if high - low <= rtol * low else Verdict.GO_ON
+
+    search = search_spectrum(
+        operator,
+        judge,
+        confidence=(1 + confidence) / 2,  # half of the risk for each end
+        starts=starts,
+        seed=seed,
+        max_hvp=max_hvp,
+        dense_below=dense_below,
+        max_bytes=max_bytes,
+    )
+    low, high = bounds(search.ends)
+    how = "assembled Hessian" if search.is_exact else f"Lanczos, {operator.num_hvp} products"
+    return Estimate(low, low, high, 1.0 if search.is_exact else confidence, how)
+
+
+def gradient_variance(
+    source: Any,
+    x: Tensor | None = None,
+    *,
+    num_samples: int | None = None,
+    method: Literal["samples", "batches"] = "samples",
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    r"""Variance of a single-sample gradient, summed over coordinates.
+
+    .. math:: \sigma^2 = E \|\nabla f_i(x) - \nabla f(x)\|^2
+
+    A minibatch of B samples, drawn independently, has variance sigma^2 / B.
+
+    Args:
+        source: a `ModelHessian`, or an object with sample_grad(x, indices) and num_samples.
+        x: the point; by default a model's present parameters.
+        num_samples: look at this many samples; None for all, which makes the value exact. A model's
+            are the first of its loader, which should then shuffle; an oracle's are drawn.
+        method: "samples" uses single-sample gradients; "batches", for models only, the spread of
+            batch gradients, much cheaper and less certain. It supposes a shuffled loader.
+        confidence: of the interval, by the normal approximation.
+        seed: of the samples drawn of an oracle.
+    """
+    if method not in ("samples", "batches"):
+        raise ValueError(f"method={method!r}: need 'samples' or 'batches'")
+    if num_samples is not None and num_samples < 2:
+        raise ValueError(f"num_samples={num_samples}: need at least 2, or None for all")
+    if isinstance(source, ModelHessian):
+        deviations, is_all, unit = _model_deviations(source, x, num_samples, method)
+    else:
+        if method == "batches":
+            raise ValueError("method='batches' needs a ModelHessian; use method='samples'")
+        deviations, is_all, unit = _oracle_deviations(source, x, num_samples, seed)
+    count = len(deviations)
+    if count < 2:
+        raise ValueError(f"only {count} {unit} to compare: need at least 2")
+    if is_all and method == "samples":
+        value = float(deviations.mean())
+        return Estimate(value, value, value, 1.0, f"all {count} {unit}")
+    value = float(deviations.sum()) / (count - 1)
+    standard_error = float(deviations.std()) / math.sqrt(count)
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * standard_error
+    return Estimate(value, max(0.0, value - reach), value + reach, confidence, f"{count} {unit}")
+
+
+def gradient_scale(
+    source: Any,
+    x: Tensor | None = None,
+    *,
+    batch_size: int = 1,
+    num_samples: int | None = None,
+    method: Literal["samples", "batches"] = "samples",
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    r"""Root mean square of one coordinate of a minibatch gradient.
+
+    .. math:: \sqrt{(\|\nabla f(x)\|^2 + \sigma^2 / B) / d}
+
+    It is the scale of what an adaptive method squares and sums. The arguments are those of
+    `gradient_variance`; of a source without samples the gradient alone counts.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}: need at least 1")
+    if isinstance(source, ModelHessian):
+        gradient = source.grad(source.x if x is None else x)
+    else:
+        around = Neighborhood(source, _need(x))
+        gradient = around.grad(around.x)
+    square = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+
+    def scale(variance: float) -> float:
+        return math.sqrt((square + variance / batch_size) / gradient.numel())
+
+    if not isinstance(source, ModelHessian) and getattr(source, "num_samples", None) is None:
+        return Estimate(scale(0.0), scale(0.0), scale(0.0), 1.0, "full gradient")
+    variance = gradient_variance(
+        source, x, num_samples=num_samples, method=method, confidence=confidence, seed=seed
+    )
+    return Estimate(
+        scale(variance.value),
+        scale(variance.lower),
+        scale(variance.upper),
+        variance.confidence,
+        f"full gradient and {variance.how}",
+    )
+
+
+def _model_deviations(
+    source: ModelHessian, x: Tensor | None, num_samples: int | None, method: str
+) -> tuple[Tensor, bool, str]:
+    """|g_i - mean|^2 of samples, or n_b |g_b - mean|^2 of batches; all?; a word."""
+    x = source.x if x is None else x
+    batches: Any = source
+    is_all = num_samples is None
+    if num_samples is not None:
+        batches, seen = [], 0
+        for batch in source.batches():
+            batches.append(batch)
+            seen += batch[1]
+            if seen >= num_samples:
+                break
+
+    def again() -> Iterator[tuple[Any, int, float]]:
+        return source.batches() if is_all else iter(batches)
+
+    mean = source.mean_grad(x, again())
+    found: list[Tensor] = []
+    for batch, size, weight in again():
+        if method == "batches":
+            gradient = source.mean_grad(x, [(batch, size, weight)])
+            found.append(size * _squares((gradient - mean)[None]))
+        else:
+            found.extend(_squares(rows - mean) for rows in source.sample_grads(x, batch))
+    return torch.cat(found), is_all, method
+
+
+def _oracle_deviations(
+    source: Any, x: Tensor | None, num_samples: int | None, seed: int
+) -> tuple[Tensor, bool, str]:
+    f = source.free() if hasattr(source, "free") else source
+    n = getattr(f, "num_samples", None)
+    if n is None or not hasattr(f, "sample_grad"):
+        raise TypeError(
+            f"source is {type(source).__name__}: need a ModelHessian, or an object with "
+            "sample_grad(x, indices) and num_samples; a full gradient has no variance"
+        )
+    x = _need(x)
+    if x.dim() != 1:
+        raise ValueError(f"x has shape {tuple(x.shape)}: need one point of shape (dim,)")
+    count = n if num_samples is None else min(num_samples, n)
+    indices = torch.arange(n)
+    if count < n:
+        indices = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count]
+    rows = max(1, _CHUNK_BYTES // (8 * x.numel()))
+    chunks = [
+        f.sample_grad(x.expand(len(part), -1), part[:, None]) for part in torch.split(indices, rows)
+    ]
+    mean = sum((chunk.sum(0) for chunk in chunks), torch.zeros_like(x)) / count
+    return torch.cat([_squares(chunk - mean) for chunk in chunks]), count == n, "samples"
+
+
+def _need(x: Tensor | None) -> Tensor:
+    if x is None:
+        raise ValueError("x=None: need a point; only a ModelHessian has one of its own")
+    return x
+
+
+def _squares(rows: Tensor) -> Tensor:
+    squares: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
+    return squares
