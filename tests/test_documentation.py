@@ -24,12 +24,12 @@ def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     module = types.ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in _blocks(page):
-        exec(compile(block, str(page), "exec"), module.__dict__)
+        exec(compile(block, str(page), "exec", dont_inherit=True), module.__dict__)
 
 
 def test_readme_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = _blocks(ROOT / "README.md")
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, "README.md", "exec", dont_inherit=True), {})
     printed = re.search(r"loss ([\d.]+)", capsys.readouterr().out)
     assert printed is not None
     # targets have variance near 0.5

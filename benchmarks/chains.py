@@ -1,0 +1,158 @@
+"""Many chains at once: a thousand replicas of the paper's two-dimensional problem as one tensor.
+
+    python benchmarks/chains.py               everything, to results/chains.csv (some minutes)
+    python benchmarks/chains.py --quick       seconds, nothing written
+
+AGLD on the estimation of two variances (`problem("variance")`), full gradients, noise on, on two
+threads. Contenders:
+
+- `run`: `asgld.run` on a tensor of shape (replicas, 2), with its oracle, counts and history;
+- `optimizer`: the bare loop `x.grad = grad(x); optimizer.step()`, to show what `run` adds;
+- `one by one`: `run` on one chain. A thousand of them take a thousand times as long: measured for a
+  part of the steps, and **extrapolated**;
+- `jax vmap`: the same rule by `jax.vmap` and `lax.scan`, compiled, if jax is installed. Its noise is
+  jax's own.
+
+Times are of several rounds, contenders in turn; ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from measure import RESULTS, summarize, write_csv
+
+import asgld
+from asgld.methods import langevin
+from asgld.oracle import Oracle
+from asgld.problems import Variance
+from asgld.run import run
+
+REPLICAS, STEPS, THREADS = 1000, 20_000, 2
+LR, SIGMA = 0.1, 0.1
+SCALING = (1, 10, 100, 1000, 10_000, 100_000)
+
+
+def time_run(problem: Variance, replicas: int, steps: int) -> float:
+    method = langevin("agld", lr=LR, sigma=SIGMA)
+    x0 = torch.zeros(replicas, 2, dtype=torch.float64)
+    began = time.perf_counter()
+    run(Oracle(problem), method, x0, max_steps=steps)
+    return time.perf_counter() - began
+
+
+def time_optimizer(problem: Variance, replicas: int, steps: int) -> float:
+    x = torch.zeros(replicas, 2, dtype=torch.float64)
+    optimizer = asgld.AGLD([x], lr=LR, sigma=SIGMA)
+    began = time.perf_counter()
+    for _ in range(steps):
+        x.grad = problem.grad(x)
+        optimizer.step()
+    return time.perf_counter() - began
+
+
+def jax_timer() -> Callable[[Variance, int, int], float] | str:
+    """A timer like the others, or the reason why there is none."""
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError as error:
+        return f"jax is not installed ({error})"
+    jax.config.update("jax_enable_x64", True)
+
+    def time_jax(problem: Variance, replicas: int, steps: int) -> float:
+        # The objective in z = log x is z + mean(y^2) exp(-z), summed over both coordinates.
+        zero = torch.zeros(2, dtype=torch.float64)
+        squares = jnp.asarray((1.0 - problem.grad(zero)).numpy())
+
+        def chain(key: Any) -> Any:
+            def step(carry: Any, k: Any) -> Any:
+                x, total = carry
+                grad = 1.0 - squares * jnp.exp(-x)
+                metric = total + 1.0 + 0.01 * k
+                noise = jax.random.normal(jax.random.fold_in(key, k), (2,))
+                x = x - LR * grad + (2 * LR) ** 0.5 * SIGMA * metric**-0.5 * noise
+                return (x, total + grad * grad), None
+
+            return jax.lax.scan(step, (jnp.zeros(2), jnp.zeros(2)), jnp.arange(steps))[0][0]
+
+        compiled = jax.jit(jax.vmap(chain))
+        keys = jax.random.split(jax.random.key(0), replicas)
+        compiled(keys).block_until_ready()
+        began = time.perf_counter()
+        compiled(keys).block_until_ready()
+        return time.perf_counter() - began
+
+    return time_jax
+
+
+def measure(
+    rounds: int, replicas: int, steps: int, scaling: tuple[int, ...]
+) -> list[dict[str, Any]]:
+    problem = Variance()
+    timers: dict[str, Callable[[Variance, int, int], float]] = {
+        "run": time_run,
+        "optimizer": time_optimizer,
+    }
+    jax = jax_timer()
+    if not isinstance(jax, str):
+        timers["jax vmap"] = jax
+    part = max(steps // 20, 100)
+    times: dict[tuple[str, int], list[float]] = {}
+    for number in range(rounds):
+        for name, timer in timers.items():
+            # The whole run once; the other rounds are parts of it, scaled up.
+            whole = steps if number == 0 else part
+            seconds = timer(problem, replicas, whole) * steps / whole
+            times.setdefault((name, replicas), []).append(seconds)
+        alone = time_run(problem, 1, part) * steps / part * replicas
+        times.setdefault(("one by one", replicas), []).append(alone)
+        for count in scaling:
+            if count != replicas:
+                few = max(50, min(part, 10_000_000 // count // 20))
+                seconds = time_run(problem, count, few) * steps / few
+                times.setdefault(("run", count), []).append(seconds)
+    reference = statistics.median(times["one by one", replicas])
+    rows = []
+    for (name, count), seconds in times.items():
+        median = statistics.median(seconds)
+        rows.append(
+            {
+                "contender": name,
+                "replicas": count,
+                "steps": steps,
+                **{k.replace("_us", "_s"): v / 1e6 for k, v in summarize(seconds).items()},
+                "chain_steps_per_s": count * steps / median,
+                "one_by_one_over_this": reference / median * count / replicas,
+                "backend": asgld.AGLD([torch.zeros(2, dtype=torch.float64)]).backends[0].name,
+                "note": "extrapolated" if name == "one by one" else "",
+            }
+        )
+    if isinstance(jax, str):
+        print(f"no row for jax vmap: {jax}")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small, and write nothing")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(THREADS)
+    rows = measure(2, 100, 400, (1, 100)) if quick else measure(5, REPLICAS, STEPS, SCALING)
+    for row in sorted(rows, key=lambda r: (r["contender"], r["replicas"])):
+        print(
+            f"{row['contender']:11} {row['replicas']:7d} replicas {row['median_s']:10.2f} s for "
+            f"{row['steps']} steps  {row['chain_steps_per_s']:12.0f} chain-steps/s  "
+            f"{row['one_by_one_over_this']:8.1f} x faster than one by one {row['note']}"
+        )
+    if not quick:
+        write_csv(RESULTS / "chains.csv", rows)
+
+
+if __name__ == "__main__":
+    main()

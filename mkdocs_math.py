@@ -1,0 +1,22 @@
+"""A mkdocs hook: formulas become MathML at build time, so that pages need no script and no network."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from latex2mathml.converter import convert
+
+_INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
+_DISPLAY = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Replace what arithmatex marked."""
+    content = _DISPLAY.sub(lambda m: _mathml(m[1], "block"), content)
+    return _INLINE.sub(lambda m: _mathml(m[1], "inline"), content)
+
+
+def _mathml(formula: str, display: str) -> str:
+    return convert(html.unescape(formula.strip()), display=display)

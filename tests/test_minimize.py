@@ -1,0 +1,553 @@
+"""`minimize`: from saddles to minima, with bounds, in torch and NumPy, from scipy."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import asgld
+from asgld.bounds import Box, Face, Reparametrized
+from asgld.curvature.classify import Kind
+from asgld.functions import torch_function
+from asgld.methods import TorchMethod, langevin
+from asgld.methods.calibration import measure_scales
+from asgld.minimize import minimize
+from asgld.oracle import Oracle
+from asgld.problems import Problem, problem, problem_names
+from asgld.scipy_interop import scipy_method
+from asgld.stopping import Record, Stop
+
+scipy_optimize = pytest.importorskip("scipy.optimize")
+
+# Options that keep the zoo quick; all else is default.
+SMALL: dict[str, dict[str, Any]] = {
+    "digits": {"hidden": 4, "num_samples": 300, "l2": 1e-2},
+    "octopus": {"dim": 3},
+}
+STRICT = [
+    (name, i)
+    for name in problem_names()
+    for i, saddle in enumerate(problem(name, **SMALL.get(name, {})).facts.saddles)
+    if saddle.is_strict
+]
+
+
+def build(name: str) -> Problem:
+    return problem(name, **SMALL.get(name, {}))
+
+
+def saddle_torch(x: Tensor) -> Tensor:
+    return x[0] ** 2 - x[1] ** 2 / 2 + x[1] ** 4 / 4
+
+
+def saddle_numpy(x: np.ndarray) -> float:
+    return float(x[0] ** 2 - x[1] ** 2 / 2 + np.power(x[1], 4) / 4)
+
+
+def saddle_jac(x: np.ndarray) -> np.ndarray:
+    return np.array([2 * x[0], x[1] ** 3 - x[1]])
+
+
+# ---------------------------------------------------------------------------- the zoo
+
+
+@pytest.mark.parametrize("method", ["asgld", "agld"])
+@pytest.mark.parametrize(("name", "number"), STRICT)
+def test_noise_leads_from_every_strict_saddle_to_a_minimum(
+    name: str, number: int, method: str
+) -> None:
+    p = build(name)
+    saddle = p.facts.saddles[number]
+    result = minimize(p, saddle.point, method=method, max_steps=600)
+    assert result.kind is Kind.MINIMUM
+    assert result.success
+    assert result.fun < saddle.value
+    assert float(torch.as_tensor(result.jac).norm()) <= 1e-3
+    # The noise, not the polish, left the saddle. (Rosenbrock's lies 0.007 above a minimum, which is
+    # less than the noise lifts the iterate.)
+    assert name == "rosenbrock" or float(result.search.values[0]) < saddle.value
+    if p.facts.minimum is not None:
+        assert result.fun >= p.facts.minimum - 1e-9
+
+
+@pytest.mark.parametrize(("name", "number"), STRICT)
+def test_without_noise_the_result_says_saddle(name: str, number: int) -> None:
+    p = build(name)
+    saddle = p.facts.saddles[number]
+    result = minimize(p, saddle.point, method="asg")
+    assert result.kind in (Kind.STRICT_SADDLE, Kind.MAXIMUM)
+    assert not result.success
+    assert torch.equal(torch.as_tensor(result.x), saddle.point)
+    assert result.lambda_min == pytest.approx(saddle.lambda_min, rel=1e-2)
+    assert result.point.lower is not None
+    assert result.point.lower <= saddle.lambda_min * (1 - 1e-9)
+    assert result.message.startswith(f"{result.kind.name}: ")
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in STRICT} - {"digits", "rosenbrock"}))
+def test_sgld_leaves_too_and_is_judged_at_its_noise_floor(name: str) -> None:
+    p = build(name)
+    saddle = p.facts.saddles[0]
+    result = minimize(p, saddle.point, method="sgld", max_steps=1000)
+    assert result.fun < saddle.value
+    assert not result.success
+    assert result.noise_floor is not None
+    assert result.point.eps == pytest.approx(max(1e-3, 2 * result.noise_floor))
+    assert result.kind not in (Kind.STRICT_SADDLE, Kind.MAXIMUM)
+    assert "Constant noise keeps the gradient norm near" in result.message
+    assert result.polish is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("monkey-saddle", {}), ("deep-linear", {"depth": 3})]
+)
+def test_degenerate_controls_are_called_degenerate(name: str, options: dict[str, Any]) -> None:
+    p = problem(name, **options)
+    degenerate = next(s for s in p.facts.saddles if not s.is_strict)
+    result = minimize(p, degenerate.point, method="asg")
+    assert result.kind is Kind.DEGENERATE
+    assert not result.success
+
+
+# ---------------------------------------------------------------------------- what it says
+
+
+def test_result_tells_search_and_polish_apart() -> None:
+    result = minimize(saddle_torch, torch.zeros(2), method="agld")
+    assert result.polish is not None
+    assert result.search.stop is Stop.SETTLED
+    assert float(result.search.grad_norms[0]) > 1e-3 >= float(result.polish.grad_norms[0])
+    assert float(result.search.values[0]) > result.fun
+    assert "steps of agld: f from 0 to" in result.message
+    assert "steps of lbfgs: f from" in result.message
+    total = result.counts.total()
+    used = [part.counts.total()["gradient_equivalents"] for part in (result.search, result.polish)]
+    assert total["gradient_equivalents"] > sum(used)  # measuring the step size is counted too
+    assert result.history.steps[-1] == result.search.steps[0] + result.polish.steps[0]
+    assert np.all(np.diff(result.history.spent[:, 0]) >= 0)
+    assert result.num_steps == result.history.steps[-1]
+    assert result.options["lr"] == pytest.approx(0.5, rel=0.01)  # 1 / largest curvature
+
+
+def test_search_waits_where_curvature_is_negative() -> None:
+    # Little noise and curvature -0.02: for hundreds of steps the value does not fall.
+    def slow(x: Tensor) -> Tensor:
+        return x[0] ** 2 / 2 - 0.01 * x[1] ** 2 + 2.5e-4 * x[1] ** 4
+
+    result = minimize(slow, torch.zeros(2), method="agld", tol=1e-4, sigma=1e-3)
+    assert result.success
+    assert float(result.search.values[0]) < -0.09  # the noise left, not the polish
+    assert int(result.search.steps[0]) > 300
+
+
+def test_search_without_polish_is_judged_as_it_is() -> None:
+    result = minimize(saddle_torch, torch.zeros(2), method="agld", polish=False)
+    assert result.polish is None
+    assert result.kind is Kind.NOT_STATIONARY
+    assert not result.success
+
+
+def test_escape_goes_on_from_a_saddle() -> None:
+    stuck = minimize(saddle_torch, torch.zeros(2), method="asg")
+    assert stuck.kind is Kind.STRICT_SADDLE
+    free = minimize(saddle_torch, torch.zeros(2), method="asg", escape=True)
+    assert free.success
+    assert free.num_escapes == 1
+    assert free.fun == pytest.approx(-0.25, abs=1e-6)
+    assert "after a step along the direction down" in free.message
+    # A chain of saddles, one behind the other, takes several; a small budget ends it earlier.
+    p = problem("octopus", dim=3)
+    chain = minimize(p, torch.zeros(3), method="asg", escape=True)
+    assert chain.success
+    assert chain.num_escapes >= 2
+    assert p.facts.minimum is not None
+    assert chain.fun == pytest.approx(p.facts.minimum)
+    poor = minimize(p, torch.zeros(3), method="asg", escape=True, budget=40.0)
+    assert not poor.success
+    assert poor.counts.spent[0] <= 40.0
+    monkey = problem("monkey-saddle")
+    assert minimize(monkey, torch.zeros(2), method="asg", escape=True).success
+
+
+def test_replicas_run_at_once_and_all_are_returned() -> None:
+    result = minimize(saddle_torch, torch.zeros(2), method="agld", replicas=20, seed=1)
+    assert result.all_x.shape == (20, 2)
+    assert result.all_fun.shape == (20,)
+    assert result.fun == float(result.all_fun.min())
+    ends = torch.as_tensor(result.all_x)[:, 1]
+    assert float((ends.abs() - 1).abs().max()) < 1e-2
+    # Null: each side is as likely. 20 draws: all on one side has probability 2e-6.
+    assert 0 < int((ends > 0).sum()) < 20
+    starts = torch.tensor([[0.5, 0.5], [0.5, -0.5]], dtype=torch.float64)
+    both = minimize(saddle_torch, starts, method="agld")
+    assert torch.as_tensor(both.all_x)[:, 1].sign().tolist() == [1.0, -1.0]
+
+
+def test_same_seed_same_bits_other_seed_other_bits() -> None:
+    first, again, other = (
+        minimize(saddle_torch, torch.zeros(2), seed=seed, polish=False) for seed in (1, 1, 2)
+    )
+    assert torch.equal(torch.as_tensor(first.x), torch.as_tensor(again.x))
+    assert not torch.equal(torch.as_tensor(first.x), torch.as_tensor(other.x))
+
+
+@pytest.mark.parametrize("budget", [0.5, 5.0, 25.0, 60.0, 150.0])
+def test_budget_is_a_result_wherever_it_ends(budget: float) -> None:
+    result = minimize(saddle_torch, torch.zeros(2), method="agld", budget=budget)
+    assert result.counts.spent[0] <= budget
+    assert not result.success
+    assert "budget" in result.message
+
+
+def test_step_size_is_shortened_where_the_start_misled() -> None:
+    # Flat at the start, steep beyond: curvature 0.1 at 0, some 100 at the minima.
+    def fun(x: Tensor) -> Tensor:
+        return -0.05 * (x**2).sum() - 10 * (x**4).sum() + 10 * (x**6).sum()
+
+    result = minimize(fun, torch.zeros(2), method="agld", max_steps=500)
+    assert result.success
+    assert "shortened" in result.notes["lr"]
+    given = minimize(fun, torch.zeros(2), method=langevin("agld", lr=1e-3), max_steps=100)
+    assert given.options["lr"] == 1e-3
+    fixed = minimize(fun, torch.zeros(2), method="agld", max_steps=100, lr=1e-3)
+    assert fixed.options["lr"] == 1e-3
+    assert "lr" not in fixed.notes
+
+
+def test_scales_are_measured_and_counted() -> None:
+    def bowl(x: Tensor) -> Tensor:
+        return (x**2 @ torch.tensor([1.0, 25.0], dtype=torch.float64)) / 2
+
+    oracle = Oracle(torch_function(bowl, 2))
+    starts = torch.ones(3, 2, dtype=torch.float64)
+    scales = measure_scales(oracle, starts)
+    assert scales.curvature == pytest.approx(25.0, rel=1e-3)
+    assert scales.squared_gradient == 625.0
+    assert oracle.counts.spent[0] >= 21.0
+    assert oracle.counts.spent[1:].tolist() == [0.0, 0.0]  # equal starts are measured once
+
+    # Nearly straight at the start, with a wall beyond, where a long step overflows.
+    wall = Oracle(torch_function(lambda x: (torch.exp(20 * (x - 0.5)) - x).sum(), 1))
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    step = -wall.free().grad(zero) / measure_scales(wall, zero).curvature
+    assert float(wall.free().value(step)) < float(wall.free().value(zero))
+    assert 0.1 < float(step) < 1.0
+
+
+def test_search_that_diverges_does_not_take_the_result_along() -> None:
+    result = minimize(saddle_torch, torch.ones(2), method="agld", lr=10.0)
+    assert result.search.stop is Stop.NON_FINITE
+    assert "polished from there" in result.notes["polish"]
+    assert result.success
+    assert "a number was not finite" in result.message
+
+
+def test_method_objects_are_taken_as_they_are() -> None:
+    adam = TorchMethod("adam", torch.optim.Adam, {"lr": 0.01})
+    result = minimize(saddle_torch, torch.full((2,), 0.1), method=adam)
+    assert result.success
+    assert "steps of adam" in result.message
+    filled = minimize(saddle_torch, torch.zeros(2), method=langevin("asgld", alpha=0.5))
+    assert (filled.options["alpha"], filled.options["lr"]) == (0.5, pytest.approx(0.5, rel=1e-2))
+
+
+def test_callback_and_checkpoint_reach_the_loop(tmp_path: Path) -> None:
+    seen = []
+
+    def callback(news: Any) -> bool:
+        seen.append(news.x)
+        return len(seen) == 7
+
+    bounded = minimize(
+        lambda x: (x - x.log()).sum(), 2 * torch.ones(2), bounds=[(0, None)] * 2, callback=callback
+    )
+    assert len(seen) == 7
+    assert bounded.search.stop is Stop.CALLBACK
+    assert bool((torch.stack(seen) > 0).all())  # in the user's coordinates
+    path = tmp_path / "search.pt"
+    whole = minimize(saddle_torch, torch.zeros(2), max_steps=90, polish=False)
+    minimize(saddle_torch, torch.zeros(2), max_steps=40, polish=False, checkpoint=path)
+    rest = minimize(saddle_torch, torch.zeros(2), max_steps=90, polish=False, checkpoint=path)
+    assert torch.equal(torch.as_tensor(whole.x), torch.as_tensor(rest.x))
+
+
+# ---------------------------------------------------------------------------- torch and NumPy
+
+
+def test_functions_are_recognized() -> None:
+    def half_torch(x: Any) -> Any:
+        return x[0] ** 2 + float(x[1] - 1) ** 2  # runs on tensors, loses half of the gradient
+
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (saddle_torch, {}, "autograd of `fun`"),
+        (saddle_numpy, {}, "central differences of values"),
+        (saddle_numpy, {"jac": saddle_jac}, "the given `jac`"),
+        (half_torch, {}, "central differences of values"),
+    ]
+    for fun, options, note in cases:
+        result = minimize(fun, [0.3, 0.4], method="agld", **options)
+        assert result.notes["grad"] == note
+        assert isinstance(result.x, np.ndarray)
+        assert result.success
+    assert isinstance(minimize(saddle_torch, torch.zeros(2)).x, Tensor)
+    assert minimize(saddle_torch, torch.zeros(2, dtype=torch.float32)).x.dtype == torch.float64
+
+
+def test_numpy_minibatches_are_served() -> None:
+    data = np.random.default_rng(0).normal(3.0, 1.0, size=(50, 2))
+
+    def fun(x: np.ndarray, indices: np.ndarray) -> float:
+        return float(((data[indices] - x) ** 2).sum(-1).mean() / 2)
+
+    def jac(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        return x - data[indices].mean(0)
+
+    result = minimize(fun, [0.0, 0.0], jac=jac, num_samples=50, batch_size=5, max_steps=300)
+    assert result.success
+    np.testing.assert_allclose(result.x, data.mean(0), atol=2e-3)
+    assert result.counts.calls["sample_grad"][0] > 0
+
+
+# ---------------------------------------------------------------------------- bounds
+
+BOXES = {
+    "lower": (0.5, np.inf),
+    "upper": (-np.inf, -0.5),
+    "both": (-1.0, 2.0),
+    "none": (-np.inf, np.inf),
+}
+
+
+@pytest.mark.parametrize("transform", ["log", "softplus"])
+def test_reparametrization_has_the_derivatives_it_states(transform: str) -> None:
+    box = Box.of(list(BOXES.values()), 4, transform)
+    z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = box.to_user(z)
+    assert bool(((x > box.lower) & (x < box.upper)).all())
+    torch.testing.assert_close(box.to_search(x), z)
+
+    def fun(y: Tensor) -> Tensor:
+        return torch.sin(y).sum() + y[0] * y[1] * y[2] + y[3] ** 2 * y[0]
+
+    def by_hand(w: Tensor) -> Tensor:
+        rise = torch.exp if transform == "log" else torch.nn.functional.softplus
+        y = (0.5 + rise(w[0]), -0.5 - rise(-w[1]), -1 + 3 * torch.sigmoid(w[2]), w[3])
+        return fun(torch.stack(y))
+
+    inner = Reparametrized(torch_function(fun, 4), box)
+    outer = torch_function(by_hand, 4)
+    v = torch.flip(z, (0,))
+    for kind, arguments in (("value", (z,)), ("grad", (z,)), ("hvp", (z, v)), ("hessian", (z,))):
+        found, expected = (getattr(f, kind)(*arguments) for f in (inner, outer))
+        torch.testing.assert_close(found, expected)
+    oracle = Oracle(inner)
+    oracle.hvp(z, v)
+    assert {k: int(n[0]) for k, n in oracle.counts.calls.items() if n.any()} == {
+        "hvp": 1,
+        "grad": 1,
+    }
+
+
+def test_face_is_the_function_of_the_free_coordinates() -> None:
+    p = problem("strict-saddle", dim=4)
+    x, free = p.start(seed=1), torch.tensor([True, False, True, False])
+    face = Face(p, x, free)
+    y, v = x[free] + 0.1, torch.ones(2, dtype=torch.float64)
+    full = x.clone()
+    full[free] = y
+    torch.testing.assert_close(face.value(y), p.value(full))
+    torch.testing.assert_close(face.grad(y), p.grad(full)[free])
+    torch.testing.assert_close(face.hvp(y, v), p.hessian(full)[free][:, free] @ v)
+
+
+@pytest.mark.parametrize("transform", ["log", "softplus"])
+def test_bounds_give_the_constrained_minimum(transform: str) -> None:
+    def fun(x: np.ndarray) -> float:
+        return float((x[0] - 3) ** 2 + (x[1] + 1) ** 2 + (x[2] - 0.5) ** 2 + x[0] * x[2])
+
+    bounds = [(0, 2), (0, None), (None, 0.25)]
+    ours = minimize(fun, [1.0, 1.0, 0.0], method="agld", bounds=bounds, transform=transform)
+    scipys = scipy_optimize.minimize(fun, [1.0, 1.0, 0.0], bounds=bounds, method="L-BFGS-B")
+    np.testing.assert_allclose(ours.x, scipys.x, atol=5e-3)
+    assert ours.success
+    assert "at a bound" in ours.message
+    low, high = np.array([0, 0, -np.inf]), np.array([2, np.inf, 0.25])
+    assert np.all((ours.x > low) & (ours.x < high))
+
+
+def test_positive_parameters_are_estimated_in_the_users_coordinates() -> None:
+    p = problem("variance")  # its variables are logarithms
+    data = np.random.default_rng(1).normal(size=(200, 2)) * np.sqrt([0.1, 10.0])
+    squares = torch.from_numpy((data**2).mean(0))
+
+    def deviance(x: Tensor) -> Tensor:
+        return (torch.log(x) + squares / x).sum()
+
+    result = minimize(deviance, torch.ones(2), bounds=[(0, None)] * 2, tol=1e-6)
+    assert result.success
+    torch.testing.assert_close(torch.as_tensor(result.x), squares, rtol=1e-3, atol=0.0)
+    assert p.dim == 2
+    assert result.lambda_min == pytest.approx(float((1 / squares**2).min()), rel=1e-2)
+
+
+def test_saddle_inside_a_box_is_left_and_recognized() -> None:
+    box = [(-2, 2), (-2, 2)]
+    assert (
+        minimize(saddle_torch, torch.zeros(2), method="asg", bounds=box).kind is Kind.STRICT_SADDLE
+    )
+    for options in ({"method": "agld"}, {"method": "asg", "escape": True}):
+        result = minimize(saddle_torch, torch.zeros(2), bounds=box, **options)  # type: ignore[arg-type]
+        assert result.success
+        assert result.fun == pytest.approx(-0.25, abs=1e-5)
+
+
+# ---------------------------------------------------------------------------- scipy
+
+
+def test_scipy_protocol_is_obeyed() -> None:
+    result = scipy_optimize.minimize(
+        saddle_numpy,
+        [0.0, 0.0],
+        jac=saddle_jac,
+        method=scipy_method,
+        tol=1e-5,
+        options={"rng": 3, "maxiter": 2000, "disp": True, "no_such_option": 1},
+    )
+    assert isinstance(result, scipy_optimize.OptimizeResult)
+    expected = {"x", "fun", "jac", "success", "status", "message", "nit", "nfev", "njev"}
+    assert expected | {"lambda_min", "kind"} <= set(result)
+    assert (result.success, result.status, result.kind) == (True, 0, "MINIMUM")
+    assert result.lambda_min == pytest.approx(2.0, rel=1e-3)
+    assert np.linalg.norm(result.jac) <= 1e-5
+    assert result.nfev > 0
+    assert result.njev > result.nit
+
+
+def test_scipys_own_methods_call_the_saddle_a_success_and_ours_does_not() -> None:
+    theirs = scipy_optimize.minimize(saddle_numpy, [0.0, 0.0], jac=saddle_jac, method="BFGS")
+    ours = scipy_optimize.minimize(
+        saddle_numpy, [0.0, 0.0], jac=saddle_jac, method=scipy_method, options={"algorithm": "asg"}
+    )
+    assert theirs.success
+    assert (ours.success, ours.status, ours.kind) == (False, 1, "STRICT_SADDLE")
+
+
+@pytest.mark.parametrize("extras", list(itertools.product([False, True], repeat=2)))
+def test_scipy_arguments_reach_us(extras: tuple[bool, bool]) -> None:
+    def fun(x: np.ndarray, shift: float) -> float:
+        return saddle_numpy(x - shift)
+
+    options: dict[str, Any] = {}
+    if extras[0]:
+        options["hess"] = lambda x, shift: np.diag([2.0, 3 * (x[1] - shift) ** 2 - 1])
+    if extras[1]:
+        options["bounds"] = scipy_optimize.Bounds([-1.0, 0.4], [4.0, 4.0])
+    result = scipy_optimize.minimize(
+        fun,
+        [0.5, 0.4],  # on the bound
+        args=(0.5,),
+        jac=lambda x, shift: saddle_jac(x - shift),
+        method=scipy_method,
+        **options,
+    )
+    assert result.success
+    assert abs(result.x[1] - 0.5) == pytest.approx(1.0, abs=1e-2)
+    assert (result.nhev > 0) == extras[0]
+
+
+def test_scipy_callbacks_of_both_kinds_stop() -> None:
+    def old(xk: np.ndarray) -> bool:
+        return True
+
+    def new(*, intermediate_result: Any) -> None:
+        if intermediate_result.nit == 3:
+            raise StopIteration
+
+    for callback, steps in ((old, 1), (new, 3)):
+        result = scipy_optimize.minimize(
+            saddle_numpy, [0.0, 0.0], jac=saddle_jac, method=scipy_method, callback=callback
+        )
+        assert result.nit == steps
+    with pytest.raises(ValueError, match="takes no constraints"):
+        scipy_optimize.minimize(
+            saddle_numpy, [0.0, 0.0], method=scipy_method, constraints={"type": "eq", "fun": max}
+        )
+
+
+def test_scipy_method_works_inside_basinhopping() -> None:
+    def wells(x: np.ndarray) -> float:
+        return float((x[0] ** 2 - 1) ** 2 + 0.3 * x[0] + x[1] ** 2)
+
+    result = scipy_optimize.basinhopping(
+        wells,
+        [1.0, 0.5],
+        niter=4,
+        stepsize=2.0,
+        rng=0,
+        minimizer_kwargs={"method": scipy_method, "options": {"max_steps": 100, "rng": 1}},
+    )
+    assert result.fun == pytest.approx(-0.3054, abs=1e-3)
+    assert result.lowest_optimization_result.kind == "MINIMUM"
+
+
+# ---------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"no_such": 1}, TypeError, "unknown option 'no_such'.*known are alpha, batch_power"),
+        ({"method": "newton"}, ValueError, "method='newton': known are asgld, agld"),
+        ({"tol": 0.0}, ValueError, "tol=0.0"),
+        ({"x0": torch.zeros(2, 2, 2)}, ValueError, r"x0 has shape \(2, 2, 2\)"),
+        ({"x0": torch.tensor([0.0, torch.nan])}, ValueError, "x0 has entries that are NaN"),
+        ({"replicas": 0}, ValueError, "replicas=0"),
+        ({"replicas": 3, "x0": torch.zeros(2, 2)}, ValueError, "replicas=3 but x0 has 2 rows"),
+        ({"fun": 3}, TypeError, "fun=3"),
+        ({"bounds": [(0, 1)]}, ValueError, "need 2 pairs"),
+        ({"bounds": [(0, 1), (2, 1)]}, ValueError, r"bounds\[1\]=\(2.0, 1.0\): need low < high"),
+        ({"bounds": [(0, 1), (0, 1)]}, ValueError, "not strictly inside its bounds"),
+        ({"bounds": [(-1, 1)] * 2, "transform": "exp"}, ValueError, "transform='exp'"),
+        ({"fun": lambda x: torch.log(x).sum()}, ValueError, "non-finite number at row 0"),
+        ({"fun": problem("monkey-saddle"), "jac": max}, ValueError, "come with the problem"),
+        ({"fun": problem("strict-saddle")}, ValueError, "x0 has 2 coordinates, the problem has 16"),
+        ({"method": asgld.methods.LBFGS(), "lr": 1.0}, TypeError, "unknown option 'lr'"),
+        ({"batch_size": 3}, ValueError, "not a mean over samples"),
+    ],
+)
+def test_arguments_are_checked(
+    arguments: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    arguments = {"fun": saddle_torch, "x0": torch.zeros(2), **arguments}
+    with pytest.raises(error, match=match):
+        minimize(**arguments)
+
+
+def test_failing_user_function_is_named_in_the_middle_of_a_run() -> None:
+    calls = 0
+
+    def fragile(x: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 60:
+            raise ZeroDivisionError("no more")
+        return saddle_jac(x)
+
+    with pytest.raises(RuntimeError, match=r"`jac` raised ZeroDivisionError: no more.*`grad`"):
+        minimize(saddle_numpy, [0.0, 0.0], jac=fragile)
+
+
+def test_record_is_passed_on() -> None:
+    record = Record("linear", every=25, iterates=True)
+    result = minimize(
+        saddle_torch, torch.zeros(2), bounds=[(-3, 3)] * 2, max_steps=100, record=record
+    )
+    assert result.history.steps[:5].tolist() == [0, 25, 50, 75, 100]
+    assert result.history.iterates is not None
+    np.testing.assert_allclose(result.history.iterates[0], 0.0, atol=1e-12)
