@@ -43,8 +43,9 @@ def test_torch_philox_gives_the_known_answers(counter: str, key: str, answer: st
     c, (k0, k1) = _hex(counter), _hex(key)
     # The block number is signed and its top three bits hold the purpose: take them apart again.
     purpose, block = c[1] >> 29, c[0] | (c[1] & 0x1FFFFFFF) << 32
-    words = noise._philox_blocks(torch.tensor([block]), c[2], c[3], k0 | k1 << 32, purpose)
-    assert [int(w) for w in words] == _hex(answer)
+    for philox in (noise._philox_blocks, noise._philox_on_device):
+        words = philox(torch.tensor([block]), c[2], c[3], k0 | k1 << 32, purpose)
+        assert [int(w) for w in words] == _hex(answer)
 
 
 @given(
@@ -63,6 +64,17 @@ def test_numpy_words_equal_torch_words(
     index = np.arange(offset, offset + count, dtype=np.uint64)
     expected = noise.words(seed, stream, step, index, purpose)
     assert (noise.torch_words(seed, draw, purpose).numpy() == expected).all()
+
+
+@given(seed=st.integers(0, 2**64 - 1), step=st.integers(0, 2**32 - 1), first=st.integers(0, 2**60))
+@settings(max_examples=50, deadline=None)
+def test_torch_operations_give_the_same_words(seed: int, step: int, first: int) -> None:
+    block = torch.arange(first, first + 5)
+    stream = torch.arange(2**32 - 5, 2**32)
+    for counters in ((step, 7), (torch.tensor(step), stream)):
+        eager = noise._philox_blocks(block, *counters, seed, Purpose.BATCH)
+        device = noise._philox_on_device(block, *counters, seed, Purpose.BATCH)
+        assert all(torch.equal(a, b) for a, b in zip(eager, device, strict=True))
 
 
 def test_step_on_the_device_gives_the_same_words() -> None:

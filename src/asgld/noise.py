@@ -224,26 +224,27 @@ def layout_of(tensor: Tensor) -> Layout:
 
 def philox(
     counter: Sequence[npt.ArrayLike], key: tuple[int, int]
-) -> tuple[npt.NDArray[np.uint32], ...]:
-    """Return the four words of Philox4x32-10 for four arrays of counter words.
+) -> tuple[npt.NDArray[np.uint64], ...]:
+    """Return the four words, in [0, 2^32), of Philox4x32-10 for four arrays of counter words.
 
     >>> [f"{int(w):08x}" for w in philox((0, 0, 0, 0), (0, 0))]   # Random123's known answer
     ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
     """
-    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in counter)
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c, dtype=np.uint64) for c in counter))
     k0, k1 = key
     shift, mask = np.uint64(32), np.uint64(_MASK)
     for _ in range(_ROUNDS):
         product_0 = c0 * np.uint64(_MULTIPLIER_0)
         product_1 = c2 * np.uint64(_MULTIPLIER_1)
-        c0, c1, c2, c3 = (
-            (product_1 >> shift) ^ c1 ^ np.uint64(k0),
-            product_1 & mask,
-            (product_0 >> shift) ^ c3 ^ np.uint64(k1),
-            product_0 & mask,
-        )
+        c0 = product_1 >> shift
+        c0 ^= c1
+        c0 ^= np.uint64(k0)
+        c2 = product_0 >> shift
+        c2 ^= c3
+        c2 ^= np.uint64(k1)
+        c1, c3 = product_1 & mask, product_0 & mask
         k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
-    return tuple(c.astype(np.uint32) for c in (c0, c1, c2, c3))
+    return c0, c1, c2, c3
 
 
 def words(
@@ -254,7 +255,8 @@ def words(
     block = index >> np.uint64(2)
     high = (block >> np.uint64(32)) | np.uint64(purpose << 29)
     four = philox((block & np.uint64(_MASK), high, step, stream), (seed & _MASK, seed >> 32))
-    return np.choose((index & np.uint64(3)).astype(np.intp), np.broadcast_arrays(*four))
+    chosen = np.choose((index & np.uint64(3)).astype(np.intp), four)
+    return chosen.astype(np.uint32)
 
 
 def normal(
@@ -299,6 +301,27 @@ def _philox_blocks(
     block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the four words, as int64 in [0, 2^32), of each block number in `block`."""
+    if block.device.type == "cpu" and not torch.compiler.is_compiling():
+        # NumPy's integers are unsigned and its calls a third as dear; the words are the same.
+        number = block.numpy().view(np.uint64)
+        high = (number >> np.uint64(32)) | np.uint64(purpose << 29)
+        counter = (number & np.uint64(_MASK), high, _as_numpy(step), _as_numpy(stream))
+        c0, c1, c2, c3 = (
+            torch.from_numpy(word.view(np.int64))
+            for word in philox(counter, (seed & _MASK, seed >> 32))
+        )
+        return c0, c1, c2, c3
+    return _philox_on_device(block, step, stream, seed, purpose)
+
+
+def _as_numpy(value: int | Tensor) -> npt.ArrayLike:
+    return value.numpy() if isinstance(value, Tensor) else value
+
+
+def _philox_on_device(
+    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same by torch's integer operations: what a GPU runs and what a compiler sees."""
     c0: Tensor = block & _MASK
     c1: Any = (block >> 32) | (purpose << 29)
     c2: Any = step
