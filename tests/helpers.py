@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import asgld
+from asgld.noise import Layout
+from asgld.optim import functional
 
 # (alpha, beta): the special cases, the paper's settings, ties, and general powers.
 EXPONENTS = [
@@ -37,6 +39,8 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
 }
+if functional.fused_unavailable_reason([torch.zeros(1)], [Layout.whole(1)]) is None:
+    BACKENDS["fused"] = {"fused": True}
 HEATING = "ignore:beta=.* with alpha=.*:UserWarning"
 
 

@@ -146,7 +146,7 @@ def test_noise_is_invariant_to_sharding(shape: list[int], data: st.DataObject) -
     if layout.rows is not None:
         offset, length, stride = layout.rows
         j = torch.arange(layout.numel)
-        assert torch.equal(offset + j // length * stride + j % length, layout.index())
+        assert torch.equal(offset + j // length * stride + j % length, layout.indices())
 
 
 def test_noise_is_invariant_to_the_number_of_threads() -> None:

@@ -25,12 +25,13 @@ Limits: 32 bits for `step` and `stream`, 64 for `seed`, 61 for q.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -114,8 +115,7 @@ def streams_of_names(names: Iterable[str], taken: Iterable[int] = ()) -> list[in
 # ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Global row-major index of each element of a local block: offset + sum_i j_i * strides_i.
 
     Dimensions that continue each other are merged, so a whole tensor, or a shard along its first
@@ -168,10 +168,11 @@ class Layout:
             strides_out.append(1)
         return cls(tuple(shape_out), tuple(strides_out), offset)
 
-    @classmethod
-    def whole(cls, numel: int) -> Layout:
+    @staticmethod
+    @functools.cache
+    def whole(numel: int) -> Layout:
         """Lay out a parameter that is not sharded."""
-        return cls((numel,), (1,))
+        return Layout((numel,), (1,))
 
     @property
     def numel(self) -> int:
@@ -190,7 +191,7 @@ class Layout:
             return self.offset, self.shape[1], self.strides[0]
         return None
 
-    def index(self, device: torch.device | str = "cpu") -> Tensor:
+    def indices(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the global index of every element, flat, in local row-major order."""
         index = torch.full((1,), self.offset, dtype=torch.int64, device=device)
         for size, stride in zip(self.shape, self.strides, strict=True):
@@ -204,10 +205,10 @@ def layout_of(tensor: Tensor) -> Layout:
 
     A complex tensor counts two elements per number, real part first, as torch.view_as_real does.
     """
-    parts = (2,) if tensor.is_complex() else ()
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        return Layout.whole(tensor.numel() * math.prod(parts))
+        return Layout.whole(tensor.numel() * (2 if tensor.is_complex() else 1))
+    parts = (2,) if tensor.is_complex() else ()
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
@@ -376,7 +377,7 @@ def _fill(out: Tensor, draw: Draw, seed: int, purpose: int) -> None:
         chunk = max(draw.layout.numel, 1)  # one kernel per operation; a compiler fuses them all
     if not draw.layout.is_contiguous:
         # Neighbors in a row need not share a block here, so each element computes its own.
-        index = draw.layout.index(out.device)
+        index = draw.layout.indices(out.device)
         for part, into in zip(torch.split(index, chunk), torch.split(out, chunk), strict=True):
             four = values(part >> 2).view(-1, 4)
             into.copy_(four.gather(1, (part & 3)[:, None])[:, 0])

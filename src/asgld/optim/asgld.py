@@ -233,7 +233,7 @@ class ASGLD(Optimizer):
         sums: list[Tensor],
         steps: list[Tensor],
         streams: list[int],
-        layouts: list[Any],
+        layouts: list[Layout],
     ) -> str:
         """Collect what has a gradient and return the backend. Everything is checked here, before
         any group is updated; torch.compile runs this method as plain Python."""
@@ -251,8 +251,7 @@ class ASGLD(Optimizer):
             sums.append(_local(state["sum"]))
             steps.append(state["step"])
             streams.append(state["stream"])
-            layout = noise.layout_of(p)
-            layouts.append((layout.shape, layout.strides, layout.offset))
+            layouts.append(noise.layout_of(p))
         return self._choose_backend(group).name
 
     @overload
@@ -284,7 +283,7 @@ class ASGLD(Optimizer):
                 sums,
                 steps,
                 streams,
-                [Layout(*layout) for layout in layouts],
+                layouts,
                 backend=backend,
                 capturable=group["capturable"],
                 rule=_rule(group),
