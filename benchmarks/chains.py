@@ -3,22 +3,23 @@
     python benchmarks/chains.py               everything, to results/chains.csv (some minutes)
     python benchmarks/chains.py --quick       seconds, nothing written
 
-AGLD on the estimation of two variances (`problem("variance")`), full gradients, noise on, on two
-threads. Contenders:
+AGLD on the estimation of two variances (`problem("variance")`), full gradients, noise on:
 
 - `run`: `asgld.run` on a tensor of shape (replicas, 2), with its oracle, counts and history;
 - `optimizer`: the bare loop `x.grad = grad(x); optimizer.step()`, to show what `run` adds;
 - `one by one`: `run` on one chain. A thousand of them take a thousand times as long: measured for a
   part of the steps, and **extrapolated**;
-- `jax vmap`: the same rule by `jax.vmap` and `lax.scan`, compiled, if jax is installed. Its noise is
-  jax's own.
+- `jax vmap`: the same rule by `jax.vmap` and `lax.scan`, compiled, if jax is installed. The noise
+  is jax's own.
 
-Times are of several rounds, contenders in turn; ratios are of medians.
+Times are of several rounds, contenders in turn; ratios are of medians. Two threads by default; use
+`--threads 1` on a machine that others use too, where two threads wait for each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import statistics
 import time
 from collections.abc import Callable
@@ -91,6 +92,13 @@ def jax_timer() -> Callable[[Variance, int, int], float] | str:
     return time_jax
 
 
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def measure(
     rounds: int, replicas: int, steps: int, scaling: tuple[int, ...]
 ) -> list[dict[str, Any]]:
@@ -117,6 +125,10 @@ def measure(
                 few = max(50, min(part, 10_000_000 // count // 20))
                 seconds = time_run(problem, count, few) * steps / few
                 times.setdefault(("run", count), []).append(seconds)
+    notes = {
+        "one by one": "extrapolated",
+        "jax vmap": f"jax {_version('jax')}, compile time left out",
+    }
     reference = statistics.median(times["one by one", replicas])
     rows = []
     for (name, count), seconds in times.items():
@@ -130,7 +142,7 @@ def measure(
                 "chain_steps_per_s": count * steps / median,
                 "one_by_one_over_this": reference / median * count / replicas,
                 "backend": asgld.AGLD([torch.zeros(2, dtype=torch.float64)]).backends[0].name,
-                "note": "extrapolated" if name == "one by one" else "",
+                "note": notes.get(name, ""),
             }
         )
     if isinstance(jax, str):
@@ -141,8 +153,10 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, and write nothing")
-    quick = parser.parse_args().quick
-    torch.set_num_threads(THREADS)
+    parser.add_argument("--threads", type=int, default=THREADS, help="of torch")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    torch.set_num_threads(arguments.threads)
     rows = measure(2, 100, 400, (1, 100)) if quick else measure(5, REPLICAS, STEPS, SCALING)
     for row in sorted(rows, key=lambda r: (r["contender"], r["replicas"])):
         print(

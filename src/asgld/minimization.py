@@ -28,6 +28,8 @@ Array = npt.NDArray[np.float64]
 _MAX_ESCAPES = 100
 _MAX_RETRIES = 4
 _RETRY_FACTOR = 0.25
+# Up to here the Hessians of all replicas are assembled at once to look for negative curvature.
+_DENSE_DIM = 64
 # Gradient tolerance that any point meets, to ask for curvature alone.
 _ANY_GRADIENT = 1e300
 
@@ -101,10 +103,11 @@ class Landscape:
 
     def measure(self, z: Tensor, grad: Tensor) -> Tensor:
         """Norm of the (projected) gradient in the user's coordinates."""
-        if self.box is None:
-            return torch.linalg.vector_norm(grad, dim=-1)
-        x, slope, _ = self.box.derivatives(z)
-        return torch.linalg.vector_norm(self.box.projected_gradient(x, grad / slope), dim=-1)
+        if self.box is not None:
+            x, slope, _ = self.box.derivatives(z)
+            grad = self.box.projected_gradient(x, grad / slope)
+        norm: Tensor = torch.linalg.vector_norm(grad, dim=-1)
+        return norm
 
     def classify(self, z: Tensor, eps: float, gamma: float, seed: int) -> Point:
         """Judge the point in the user's coordinates; at a bound, among the others."""
@@ -130,6 +133,22 @@ class Landscape:
             direction = torch.zeros_like(x).masked_scatter(is_free, direction)
         summary = f"{point.summary}; {held} at a bound, judged among the other coordinates"
         return replace(point, direction=direction, summary=summary)
+
+    def extreme_curvatures(self, z: Tensor, gamma: float, seed: int) -> tuple[Tensor, Tensor]:
+        """Smallest and largest Hessian eigenvalue, in the user's coordinates, at each row of z."""
+        x = self.to_user(z)
+        if self.function.dim <= _DENSE_DIM:
+            hessians = self.function.hessian(x)
+            is_finite = torch.isfinite(hessians).all(-1).all(-1)
+            values = torch.full_like(x, math.nan)
+            values[is_finite] = torch.linalg.eigvalsh(hessians[is_finite])
+            return values[:, 0], values[:, -1]
+        points = [
+            classify(self.function, row, eps=_ANY_GRADIENT, gamma=gamma, seed=seed) for row in x
+        ]
+        lowest = [math.nan if p.lambda_min is None else p.lambda_min for p in points]
+        highest = [math.nan if p.lambda_max is None else p.lambda_max for p in points]
+        return torch.tensor(lowest).double(), torch.tensor(highest).double()
 
 
 class Minimization:
@@ -221,32 +240,33 @@ class Minimization:
             norms = result.history.grad_norms[len(result.history.steps) // 2 :, result.best]
             self.noise_floor = float(np.nanmedian(norms))
 
-    def _may_stop(self, z: Tensor, reason: Stop) -> bool:
+    def _may_stop(self, rows: Tensor, reason: Stop) -> Tensor:
         """A noisy search may rest at a minimum; where it settled, negative curvature forbids it."""
+        rows, which = torch.unique(rows, dim=0, return_inverse=True)  # many may share a saddle
         gamma = self.gamma(self.tol)
         if reason is Stop.GRADIENT:
-            return self.land.classify(z, self.tol, gamma, self.seed).kind is Kind.MINIMUM
-        point = self.land.classify(z, _ANY_GRADIENT, gamma, self.seed)
-        is_negative = point.kind in (Kind.STRICT_SADDLE, Kind.MAXIMUM)
-        return self._is_too_long(point) or not is_negative
+            kinds = [self.land.classify(z, self.tol, gamma, self.seed).kind for z in rows]
+            return torch.tensor([kind is Kind.MINIMUM for kind in kinds])[which]
+        lowest, highest = self.land.extreme_curvatures(rows, gamma, self.seed)
+        return (self._is_too_long(highest) | (lowest >= -gamma))[which]
 
-    def _is_too_long(self, point: Point) -> bool:
+    def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
         knobs = getattr(self.method, "knobs", {})
-        if not self.is_lr_measured or knobs["alpha"] != 0.0 or point.lambda_max is None:
-            return False
-        return float(knobs["lr"]) * point.lambda_max > 2.0
+        if not self.is_lr_measured or knobs["alpha"] != 0.0:
+            return torch.zeros_like(curvature, dtype=torch.bool)
+        return float(knobs["lr"]) * curvature > 2.0
 
-    def _at_end_of(self, result: Run) -> Point:
-        end = result.x[result.best]
-        return self.land.classify(end, _ANY_GRADIENT, self.gamma(self.tol), self.seed)
+    def _curvature_at_end(self, result: Run) -> Tensor:
+        end = result.x[result.best : result.best + 1]
+        return self.land.extreme_curvatures(end, self.gamma(self.tol), self.seed)[1]
 
     def _has_diverged(self, result: Run) -> bool:
         if any(stop in (Stop.BUDGET, Stop.INTERRUPTED, Stop.CALLBACK) for stop in result.stops):
             return False
         if Stop.NON_FINITE in result.stops:
             return True
-        if result.stop is Stop.SETTLED and self._is_too_long(self._at_end_of(result)):
+        if result.stop is Stop.SETTLED and bool(self._is_too_long(self._curvature_at_end(result))):
             return True
         return bool(self._is_above_start(result).double().mean() > 0.5)
 
@@ -254,7 +274,7 @@ class Minimization:
         options = dict(self.method.options)  # type: ignore[attr-defined]
         options["lr"] *= factor
         if result.stop is Stop.SETTLED:
-            steepest = self._at_end_of(result).lambda_max or 0.0
+            steepest = float(self._curvature_at_end(result))
             options["lr"] = min(options["lr"], 1.0 / max(steepest, 1e-300))
         self.method = replace(self.method, options=options)  # type: ignore[type-var]
 
@@ -371,7 +391,7 @@ class Minimization:
             after = float(part.values[best])
             parts.append(
                 f"{int(part.steps[best])} steps of {label}: f from {before:.6g} to {after:.6g}, "
-                f"{part.messages[best]}."
+                f"{part.messages[best].rstrip('.')}."
             )
             before = after
         return " ".join(parts)

@@ -63,7 +63,7 @@ class Session:
         self.broke: BoolArray = np.zeros(replicas, np.bool_)
         self.nonfinite: dict[int, str] = {}
 
-    def drop(self, replicas: npt.ArrayLike) -> None:
+    def drop(self, replicas: IntArray | BoolArray) -> None:
         self.active[replicas] = False
         self.is_complete = bool(self.active.all())
 
@@ -373,7 +373,7 @@ class Oracle:
         )
 
     def _note_nonfinite(self, kind: str, x: Tensor, result: Tensor, keep: BoolArray | None) -> None:
-        if self._ledger is None or bool(torch.isfinite(result.sum())):
+        if self._ledger is None or math.isfinite(float(result.sum())):
             return
         lead = x.shape[:-1]
         is_bad = ~torch.isfinite(result).reshape(math.prod(lead), -1).all(1)

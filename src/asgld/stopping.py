@@ -48,9 +48,9 @@ class StopWhen:
         settles: stop when the mean value over the second half of the steps so far is lower than
             over the quarter before it by less than 2 % of the whole fall.
         every: test after so many steps, and before the first.
-        confirm: confirm(x, stop), asked about the point (d,) of a replica that meets `grad_tol` or
-            `settles`; returning False lets it go on. A noisy run asks whether x is a saddle. About
-            a small gradient it is asked again when the number of steps has doubled.
+        confirm: confirm(x, stop), asked about the points (m, d) of replicas that meet `grad_tol` or
+            `settles`; the mask it returns, or one bool, says which may stop. A noisy run asks
+            about saddles. About small gradients it is asked again when the steps have doubled.
         patience: after so many refusals in a row a replica that has settled stops nevertheless.
         measure: replaces the gradient norm by measure(x, grad), of shape (...).
     """
@@ -59,7 +59,7 @@ class StopWhen:
     target: float | None = None
     settles: bool = False
     every: int = 10
-    confirm: Callable[[Tensor, Stop], bool] | None = None
+    confirm: Callable[[Tensor, Stop], npt.ArrayLike] | None = None
     patience: int = 3
     measure: Callable[[Tensor, Tensor], Tensor] | None = None
 
@@ -77,7 +77,8 @@ class StopWhen:
         """The gradient norm, or what stands for it."""
         if self.measure is not None:
             return self.measure(x, grad)
-        return torch.linalg.vector_norm(grad, dim=-1)
+        norm: Tensor = torch.linalg.vector_norm(grad, dim=-1)
+        return norm
 
 
 @dataclass
