@@ -7,7 +7,6 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -80,10 +79,9 @@ def write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write the rows, each with the environment, in one piece: a reader never sees half a file."""
     rows = [{**row, **environment()} for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, newline="", suffix=".tmp", delete=False
-    ) as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(file.name, path)
+    os.replace(temporary, path)

@@ -53,7 +53,7 @@ def theory(
     console = Console()
     try:
         if measure is not None:
-            _measure(console, measure, steps, replicas, limit, out)
+            _measure(console, measure, steps, replicas, limit, out, plot)
         elif item is not None:
             _show_item(console, item)
         elif plot is not None:
@@ -161,6 +161,7 @@ def _measure(
     replicas: int | None,
     limit: int | None,
     out: Path | None,
+    plot: Path | None,
 ) -> None:
     rows: list[dict[str, Any]] = []
     with Progress(console=console) as progress:
@@ -188,6 +189,16 @@ def _measure(
     console.print(_exponent_table(rows) if what is Measurement.EXPONENTS else _escape_table(rows))
     if out is not None:
         console.print(f"written to {out}")
+    if plot is not None:
+        from asgld import figures
+
+        draw = {
+            Measurement.EXPONENTS: figures.measured_exponents,
+            Measurement.ESCAPE: figures.measured_escapes,
+        }[what]
+        path = plot / f"{what}-measured.png"
+        report.write_bytes(path, report.as_bytes(draw(rows), "png"))
+        console.print(str(path))
 
 
 def _exponent_table(rows: list[dict[str, Any]]) -> Table:
