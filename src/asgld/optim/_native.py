@@ -15,12 +15,13 @@ from, for instance that of a build by hand:
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import struct
-import sys
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,27 +37,30 @@ _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 
 _WORDS_PER_TENSOR = 9
 _OPTIONS = struct.Struct("8dQ4i")
 
-_library: ctypes.CDLL | None = None
-_build: str | None = None
-_reason: str | None = None
+# What `set_build` asked for.
+_choice: dict[str, str | None] = {"build": None}
 
 
-def capability() -> str:
-    """Return the name of the build in use, or "none"."""
-    return _build or "none" if unavailable_reason() is None else "none"
-
-
-def unavailable_reason() -> str | None:
-    """Return why the kernel cannot serve, or None where it can."""
-    loaded = load()
-    return loaded if isinstance(loaded, str) else None
+class _Kernel(NamedTuple):
+    library: ctypes.CDLL | None
+    build: str
+    reason: str | None
 
 
 def load() -> ctypes.CDLL | str:
     """Return the library, loading it at the first call, or the reason why there is none."""
-    if _library is None and _reason is None:
-        _load_first(available_builds())
-    return _library or _reason or "not loaded"
+    kernel = _load(_choice["build"])
+    return kernel.library or kernel.reason or ""
+
+
+def unavailable_reason() -> str | None:
+    """Return why the kernel cannot serve, or None where it can."""
+    return _load(_choice["build"]).reason
+
+
+def capability() -> str:
+    """Return the name of the build in use, "none" where there is none."""
+    return _load(_choice["build"]).build
 
 
 def available_builds() -> list[str]:
@@ -66,37 +70,36 @@ def available_builds() -> list[str]:
 
 
 def set_build(build: str | None) -> None:
-    """Use one of `available_builds()`; None goes back to the best. For tests and benchmarks."""
-    global _library, _build, _reason
+    """Use one of `available_builds()`; None is the best of them. For tests and benchmarks."""
     if build is not None and build not in available_builds():
         raise ValueError(f"build={build!r}: available here are {available_builds()}")
-    _library = _build = _reason = None
-    _load_first([build] if build else available_builds())
+    _choice["build"] = build
 
 
-def _load_first(builds: Sequence[str]) -> None:
-    global _library, _build, _reason
-    _reason = "the kernel was not built, for want of a C compiler when asgld was installed"
-    for build in builds:
-        path = _find(build)
+@functools.cache
+def _load(build: str | None) -> _Kernel:
+    reason = "the kernel was not built, for want of a C compiler when asgld was installed"
+    for name in available_builds() if build is None else [build]:
+        path = _find(name)
         assert path is not None
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            _reason = f"{path.name} does not load: {error}"
+            reason = f"{path.name} does not load: {error}"
             continue
         library.asgld_step.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         library.asgld_step.restype = None
-        _library, _build, _reason = library, build, None
-        return
+        return _Kernel(library, name, None)
+    return _Kernel(None, "none", reason)
 
 
 def _find(build: str) -> Path | None:
-    # An editable installation has the sources in one directory of the package's path and what
-    # CMake installed in another.
-    package = sys.modules[__package__ or "asgld.optim"]
-    directories = [os.environ["ASGLD_NATIVE_DIR"]] if "ASGLD_NATIVE_DIR" in os.environ else []
-    for directory in directories or list(package.__path__):
+    from asgld import optim
+
+    # An editable installation has the sources in one directory of the package's path and what was
+    # built in another.
+    chosen = os.environ.get("ASGLD_NATIVE_DIR")
+    for directory in [chosen] if chosen else optim.__path__:
         path = Path(directory) / f"libasgld_{build}.so"
         if path.is_file():
             return path
@@ -133,27 +136,24 @@ def step(
             entry None, for a parameter that is whole.
         grad_scale: what the gradients were multiplied by.
     """
-    library = load()
-    if isinstance(library, str):
-        raise RuntimeError(f"the native kernel cannot serve: {library}")
+    library = _required()
     table = array("Q")
     for i, (param, grad, total) in enumerate(zip(params, grads, sums, strict=True)):
         count = param.numel()
         if not (
-            param.is_contiguous()
-            and grad.is_contiguous()
-            and total.is_contiguous()
-            and grad.dtype == param.dtype
-            and grad.numel() == total.numel() == count
-            and param.is_cpu
+            param.is_cpu
             and grad.is_cpu
             and total.is_cpu
+            and param.is_contiguous()
+            and grad.is_contiguous()
+            and total.is_contiguous()
+            and grad.numel() == count == total.numel()
         ):
             raise ValueError(
-                f"params[{i}], grads[{i}], sums[{i}]: need contiguous CPU tensors of one size, "
-                "gradients in their parameter's dtype"
+                f"params[{i}], grads[{i}], sums[{i}]: need contiguous CPU tensors of one size; "
+                "pass .contiguous() copies and copy the results back"
             )
-        offset, row_length, row_stride = (layouts[i] if layouts else None) or (0, count or 1, 0)
+        offset, row_length, row_stride = (layouts and layouts[i]) or (0, count, 0)
         table.extend(
             (
                 param.data_ptr(),
@@ -161,25 +161,88 @@ def step(
                 total.data_ptr(),
                 count,
                 offset,
-                row_length,
+                row_length or 1,
                 row_stride,
-                streams[i] | steps[i] << 32,
-                _TYPES[param.dtype] | _TYPES[total.dtype] << 32,
+                steps[i] << 32 | streams[i],
+                _types(param, grad, total),
             )
         )
-    options = _OPTIONS.pack(
-        lr,
-        alpha,
-        beta,
-        sigma,
-        delta,
-        d_init,
-        weight_decay,
-        1.0 if grad_scale is None else 1.0 / grad_scale,
-        seed,
-        maximize,
-        stochastic_rounding,
-        torch.get_num_threads(),
-        0,
+    library.asgld_step(
+        table.buffer_info()[0],
+        len(table) // _WORDS_PER_TENSOR,
+        _OPTIONS.pack(
+            lr,
+            alpha,
+            beta,
+            sigma,
+            delta,
+            d_init,
+            weight_decay,
+            1.0 if grad_scale is None else 1.0 / grad_scale,
+            seed,
+            maximize,
+            stochastic_rounding,
+            torch.get_num_threads(),
+            0,
+        ),
     )
-    library.asgld_step(table.buffer_info()[0], len(table) // _WORDS_PER_TENSOR, options)
+
+
+def _types(param: Tensor, grad: Tensor, total: Tensor) -> int:
+    """Return both dtypes as the kernel numbers them, that of the sum in the high word."""
+    number, number_of_sum = _TYPES.get(param.dtype), _TYPES.get(total.dtype)
+    if (
+        number is None
+        or number_of_sum is None
+        or grad.dtype != param.dtype
+        or (param.dtype == torch.float64 and total.dtype != torch.float64)
+    ):
+        raise TypeError(
+            f"a parameter of {param.dtype}, its gradient of {grad.dtype}, its sum of "
+            f"{total.dtype}: need one of {', '.join(map(str, _TYPES))} for the sum and for both "
+            "others, and float64 for all three or for none of parameter and gradient"
+        )
+    return number_of_sum << 32 | number
+
+
+def words(
+    seed: int, stream: int, step: int, start: int, count: int, purpose: int = 0
+) -> npt.NDArray[np.uint32]:
+    """Return the kernel's random words of elements `start` to `start + count`. For tests."""
+    out = np.empty(count, np.uint32)
+    _required().asgld_words(
+        ctypes.c_uint64(seed),
+        ctypes.c_uint32(stream),
+        ctypes.c_uint32(step),
+        ctypes.c_uint32(purpose),
+        ctypes.c_uint64(start),
+        ctypes.c_int64(count),
+        ctypes.c_void_p(out.ctypes.data),
+    )
+    return out
+
+
+def normals(
+    seed: int, stream: int, step: int, start: int, count: int, dtype: npt.DTypeLike = np.float32
+) -> npt.NDArray[Any]:
+    """Return the kernel's normals of elements `start` to `start + count`. For tests."""
+    out = np.empty(count, dtype)
+    if out.dtype not in (np.float32, np.float64):
+        raise TypeError(f"dtype={dtype}: need float32 or float64")
+    _required().asgld_normals(
+        ctypes.c_uint64(seed),
+        ctypes.c_uint32(stream),
+        ctypes.c_uint32(step),
+        ctypes.c_uint64(start),
+        ctypes.c_int64(count),
+        ctypes.c_int32(out.dtype == np.float64),
+        ctypes.c_void_p(out.ctypes.data),
+    )
+    return out
+
+
+def _required() -> ctypes.CDLL:
+    library = load()
+    if isinstance(library, str):
+        raise RuntimeError(f"the native kernel cannot serve: {library}")
+    return library

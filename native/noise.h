@@ -1,0 +1,196 @@
+/* Philox4x32-10 and the Box-Muller transform, in steps that a software pipeline can interleave.
+ *
+ * A block is 2 * LANES consecutive elements: LANES / 2 counters, LANES pairs of words, 2 * LANES
+ * normals. The contract (which counter, which word, which normal) is in asgld/noise.py. */
+#ifndef ASGLD_NOISE_H
+#define ASGLD_NOISE_H
+
+#include "simd.h"
+
+enum { BLOCK = 2 * LANES, ROUNDS = 10 };
+static const uint32_t PHILOX_0 = 0xD2511F53u, PHILOX_1 = 0xCD9E8D57u;
+static const uint32_t WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
+
+/* What words are for, as in asgld/noise.py. */
+enum { UPDATE, ROUND_PARAMETER, ROUND_SUM };
+
+/* Which words: all that a counter holds but the number of the four elements it serves. */
+typedef struct {
+    uint64_t seed;
+    uint32_t stream, step, purpose;
+} draw;
+
+/* What is the same for all blocks of a run. Of the first three rounds' inputs only q low varies
+ * along a run, so what the other counter words contribute is worked out here, once. */
+typedef struct {
+    u32v key[2 * ROUNDS];
+    u32v mix_0, mix_1a, mix_1b, mix_2; /* constants of rounds 0, 1, 1 and 2 */
+    u32v product;                      /* PHILOX_0 * q for the counters of the next block */
+} philox;
+
+/* Begin at the block that holds element `index`. q must not cross a multiple of 2^32 in a run. */
+INLINE void philox_begin(philox *x, const draw *d, uint64_t index) {
+    uint64_t q = index / BLOCK * (BLOCK / 4);
+    uint32_t key_0 = (uint32_t)d->seed, key_1 = (uint32_t)(d->seed >> 32);
+    uint32_t q_high = (uint32_t)(q >> 32) | d->purpose << 29;
+    uint64_t of_step = (uint64_t)PHILOX_1 * d->step;
+    uint64_t of_word_0 = (uint64_t)PHILOX_0 * ((uint32_t)(of_step >> 32) ^ q_high ^ key_0);
+    x->mix_0 = splat_low(d->stream ^ key_1);
+    x->mix_1a = splat_low((uint32_t)of_step ^ (key_0 + WEYL_0));
+    x->mix_1b = splat_low((uint32_t)(of_word_0 >> 32) ^ (key_1 + WEYL_1));
+    x->mix_2 = splat_low((uint32_t)of_word_0 ^ (key_1 + 2u * WEYL_1));
+    for (int r = 0; r < ROUNDS; r++) {
+        x->key[2 * r] = splat_word(key_0 + (uint32_t)r * WEYL_0);
+        x->key[2 * r + 1] = splat_word(key_1 + (uint32_t)r * WEYL_1);
+    }
+    /* In the last round even words get the first key, odd words the second. */
+    x->key[2 * ROUNDS - 2] = pair_low(x->key[2 * ROUNDS - 2], x->key[2 * ROUNDS - 1]);
+    /* Counters in the order in which interleaving cosines and sines yields consecutive elements. */
+    u64v product;
+    for (int i = 0; i < LANES / 2; i++)
+        product[i] = (uint64_t)PHILOX_0 * (uint32_t)(q + i / 2 + i % 2 * (LANES / 4));
+    x->product = (u32v)product;
+}
+
+/* A block on its way through the pipeline. */
+typedef struct {
+    u32v product_0, product_1, high_0, high_1, c0, c1, c2, c3; /* Philox; only low words count */
+    u32v even, odd;                                            /* words of even and odd elements */
+    f32v u, m, e, f, p, radius, t, a, b, cosine, sine;         /* Box-Muller */
+    f32v z_low, z_high;                                        /* the block's normals, in order */
+} block;
+
+/* Three steps per round: multiply, shift, exclusive or. */
+enum { PHILOX_STEPS = 3 * ROUNDS };
+
+INLINE void philox_enter(philox *x, block *b) {
+    b->product_0 = x->product;
+    x->product = (u32v)((u64v)x->product + (uint64_t)PHILOX_0 * (BLOCK / 4));
+}
+
+INLINE void philox_step(int step, const philox *x, block *b) {
+    int r = step / 3, part = step % 3;
+    if (part == 0) {
+        if (r >= 2) b->product_0 = multiply_low(b->c0, splat_low(PHILOX_0));
+        if (r >= 1) b->product_1 = multiply_low(b->c2, splat_low(PHILOX_1));
+    } else if (part == 1) {
+        if (r == ROUNDS - 1) {
+            b->high_0 = pair_low(b->c1, b->c3);
+            b->high_1 = pair_high(b->product_1, b->product_0);
+            b->odd = pair_low(b->product_1, b->product_0);
+        } else {
+            if (r != 1) b->high_0 = high_to_low(b->product_0);
+            if (r >= 1) b->high_1 = high_to_low(b->product_1);
+        }
+    } else if (r == 0) {
+        b->c2 = b->high_0 ^ x->mix_0;
+    } else if (r == 1) {
+        b->c0 = b->high_1 ^ x->mix_1a;
+        b->c1 = b->product_1;
+        b->c2 = b->product_0 ^ x->mix_1b;
+    } else if (r == ROUNDS - 1) {
+        b->even = xor3(b->high_1, b->high_0, x->key[2 * r]);
+    } else {
+        b->c0 = xor3(b->high_1, b->c1, x->key[2 * r]);
+        b->c2 = r == 2 ? b->high_0 ^ x->mix_2 : xor3(b->high_0, b->c3, x->key[2 * r + 1]);
+        b->c1 = b->product_1;
+        b->c3 = b->product_0;
+    }
+}
+
+/* radius = sqrt(-log2 u), with u and its logarithm to 1 ulp: u = m 2^e, m in [0.75, 1.5),
+ * -log2 m = f p(f), f = m - 1, relative error of p below 2^-25. For u near 1 e is 0 and f exact.
+ * The factor sqrt(2 ln 2) that makes it sqrt(-2 ln u) is in the coefficients of the angle. */
+INLINE void radius_step(int step, block *b) {
+    static const float coefficient[] = {
+        -0x1.42f40ap-4f, 0x1.682c40p-3f, -0x1.bc8948p-3f, 0x1.f0d5c6p-3f, -0x1.27015ap-2f,
+        0x1.713bd6p-2f, -0x1.ec7290p-2f, 0x1.715490p-1f, -0x1.715476p+0f};
+    if (step == 0) b->even >>= 1;
+    if (step == 1) b->u = to_float(b->even);
+    if (step == 2) b->u = b->u + 0.5f; /* 2^31 u, rounded once, as u is in the contract */
+    if (step == 3) {
+        b->m = mantissa(b->u);
+        b->u = (f32v)((u32v)b->u - (31u << 23));
+    }
+    if (step == 4) {
+        b->f = b->m - 1.0f;
+        b->e = (f32v)((u32v)b->u - (u32v)b->m);
+    }
+    if (step == 5) b->e = (f32v)((i32v)b->e >> 23);
+    if (step == 6) b->e = to_float((u32v)b->e);
+    if (step == 5) b->p = splat(coefficient[0]);
+    if (step >= 5 && step < 13) b->p = fma32(b->p, b->f, splat(coefficient[step - 4]));
+    if (step == 13) b->p = fms32(b->p, b->f, b->e);
+    if (step == 14) b->radius = sqrt32(b->p);
+}
+
+/* cos(pi t) = (1 - T^2) c(A) and sin(pi t) = T A s(A) with T = 2t and A = 4 - T^2. The factors in
+ * front hold the zeros and are each rounded once, so both are accurate to a few ulp everywhere;
+ * c and s are smooth and positive, with relative errors below 2^-25 and 2^-27. */
+enum { ANGLE_STEPS = 9 };
+
+INLINE void angle_step(int step, block *b) {
+    static const float sine[] = {0x1.dbf900p-25f, 0x1.7c8e7ep-19f, 0x1.f1bdf8p-14f,
+                                 0x1.94d5d2p-9f, 0x1.631942p-5f, 0x1.d976f4p-3f};
+    static const float cosine[] = {0x1.eec596p-22f, 0x1.4750ecp-16f, 0x1.5d6b0cp-11f,
+                                   0x1.b54d3ap-7f, 0x1.0bed2ep-3f, 0x1.91e3a8p-2f};
+    if (step == 0) b->t = to_float(b->odd);
+    if (step == 1) b->t = scale_down(b->t, 30);
+    if (step == 2) b->a = fnma32(b->t, b->t, splat(4.0f));
+    if (step == 3) {
+        b->sine = splat(sine[0]);
+        b->cosine = splat(cosine[0]);
+    }
+    if (step >= 3 && step < 8) {
+        b->sine = fma32(b->sine, b->a, splat(sine[step - 2]));
+        b->cosine = fma32(b->cosine, b->a, splat(cosine[step - 2]));
+    }
+    if (step == 6) b->b = fnma32(b->t, b->t, splat(1.0f));
+    if (step == 7) b->t = b->t * b->a;
+    if (step == 8) {
+        b->sine = b->t * b->sine;
+        b->cosine = b->b * b->cosine;
+    }
+}
+
+/* Where the steps of the transform lie, relative to its first. A square root takes its time. */
+enum { ANGLE_AT = 5, JOIN_AT = 17, NORMAL_STEPS = 19 };
+
+INLINE void normal_step(int step, block *b) {
+    radius_step(step, b);
+    angle_step(step - ANGLE_AT, b);
+    if (step == JOIN_AT) {
+        b->cosine = b->cosine * b->radius;
+        b->sine = b->sine * b->radius;
+    }
+    if (step == JOIN_AT + 1) {
+        b->z_low = interleave_low(b->cosine, b->sine);
+        b->z_high = interleave_high(b->cosine, b->sine);
+    }
+}
+
+/* The words of the next block, in order. */
+INLINE void next_words(philox *x, uint32_t *words) {
+    block b;
+    philox_enter(x, &b);
+    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, x, &b);
+    u32v low = (u32v)interleave_low((f32v)b.even, (f32v)b.odd);
+    u32v high = (u32v)interleave_high((f32v)b.even, (f32v)b.odd);
+    memcpy(words, &low, sizeof low);
+    memcpy(words + LANES, &high, sizeof high);
+}
+
+/* The normals of the next block, in order. */
+INLINE void next_normals(philox *x, float *z) {
+    block b;
+    philox_enter(x, &b);
+    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, x, &b);
+    UNROLL for (int step = 0; step < NORMAL_STEPS; step++) normal_step(step, &b);
+    store(z, b.z_low);
+    store(z + LANES, b.z_high);
+}
+
+/* Split a run at this index: behind it the high word of q changes. */
+INLINE uint64_t next_high_word(uint64_t index) { return ((index >> 34) + 1) << 34; }
+
+#endif

@@ -1,0 +1,272 @@
+/* The step on float32: x - lr D^(-alpha/2) g + noise D^(-beta/2) z and S + g^2, in one pass.
+ *
+ * With noise an element takes some 50 dependent steps, many more than a processor can look ahead.
+ * So the loop is pipelined by hand: while the first words of one block are multiplied, an earlier
+ * block is in its last rounds, one before that in its logarithm, and the oldest is updated. An
+ * iteration has PHASES phases and performs, in phase i, step i of the youngest block, step
+ * i + PHASES of the next and so on. What depends on each other is then at least a phase apart.
+ * PHASES, the one knob, trades that distance against registers. */
+#ifndef ASGLD_UPDATE_H
+#define ASGLD_UPDATE_H
+
+#include "noise.h"
+#include "power.h"
+
+/* How a factor depends on D. TIED: the noise has the exponent of the drift, and one factor serves
+ * x - lr D^(-alpha/2) (g - ratio z). */
+enum { CONSTANT, ROOT, WHOLE, GENERAL, TIED, NO_NOISE };
+
+typedef struct {
+    float lr, noise, ratio; /* lr is negative to maximize */
+    float keep;             /* 1 - lr * weight_decay */
+    float shift;            /* D - S */
+    int decays;
+    const power *drift_power, *noise_power; /* where the exponents are general */
+    power_range range;
+} rule;
+
+/* Consecutive elements, `index` being the first one's place in the whole parameter. */
+typedef struct {
+    float *param;
+    const float *grad;
+    float *sum;
+    int64_t count;
+    uint64_t index;
+    draw noise;
+} run;
+
+INLINE f32v quotient(int kind, float scale, f32v d, f32v root) {
+    return kind == ROOT ? splat(scale) / root : kind == WHOLE ? splat(scale) / d : splat(scale);
+}
+
+typedef struct {
+    f32v d, root, grad, drift, quiet;
+    split split;
+    int is_special;
+} half;
+
+typedef struct {
+    block noise;
+    half low, high;
+} work;
+
+enum { FINAL_STEPS = 5, SIMPLE_STEPS = 6 };
+enum { NOISY_STEPS = PHILOX_STEPS + JOIN_AT + FINAL_STEPS };
+
+/* The phases of an iteration with simple and with general powers; see the top of this file. */
+#if LANES == 16
+enum { SIMPLE_PHASES = 11, GENERAL_PHASES = 14 };
+#elif LANES == 8
+enum { SIMPLE_PHASES = 16, GENERAL_PHASES = 22 };
+#else
+enum { SIMPLE_PHASES = NOISY_STEPS, GENERAL_PHASES = NOISY_STEPS };
+#endif
+
+enum { MAX_DEPTH = (NOISY_STEPS + SIMPLE_PHASES - 1) / SIMPLE_PHASES };
+enum { HISTORY = 8 }; /* at least DEPTH, a power of two */
+
+/* Where a block's elements are. Blocks before the first and behind the last are computed as well,
+ * on memory that no one reads; a block that the run fills in part works on a padded copy. */
+typedef struct {
+    float param[BLOCK], grad[BLOCK], sum[BLOCK];
+} padded;
+
+typedef struct {
+    float *param;
+    const float *grad;
+    float *sum;
+} place;
+
+typedef struct {
+    padded head, tail, unused;
+    int64_t skip;        /* elements of the first block that precede the run */
+    int64_t blocks;
+    int64_t whole_from, whole_to; /* blocks that lie in the run as a whole */
+} frame;
+
+INLINE place place_of(const run *r, frame *f, int64_t j) {
+    if (j >= f->whole_from && j < f->whole_to) {
+        int64_t i = j * BLOCK - f->skip;
+        return (place){r->param + i, r->grad + i, r->sum + i};
+    }
+    padded *p = j == 0 ? &f->head : j > 0 && j == f->blocks - 1 ? &f->tail : &f->unused;
+    return (place){p->param, p->grad, p->sum};
+}
+
+static void copy_part(const run *r, const frame *f, padded *into, int64_t j, int is_back) {
+    int64_t from = j * BLOCK - f->skip, to = from + BLOCK, at = from < 0 ? -from : 0;
+    from = from < 0 ? 0 : from;
+    to = to > r->count ? r->count : to;
+    size_t bytes = (size_t)(to - from) * sizeof(float);
+    if (is_back) {
+        memcpy(r->param + from, into->param + at, bytes);
+        memcpy(r->sum + from, into->sum + at, bytes);
+    } else {
+        memcpy(into->param + at, r->param + from, bytes);
+        memcpy(into->grad + at, r->grad + from, bytes);
+        memcpy(into->sum + at, r->sum + from, bytes);
+    }
+}
+
+static void copy_parts(const run *r, frame *f, int is_back) {
+    if (f->whole_from > 0) copy_part(r, f, &f->head, 0, is_back);
+    if (f->blocks > 1 && f->whole_to < f->blocks) copy_part(r, f, &f->tail, f->blocks - 1, is_back);
+}
+
+static void frame_begin(const run *r, frame *f) {
+    memset(f, 0, sizeof *f);
+    f->skip = (int64_t)(r->index % BLOCK);
+    f->blocks = (f->skip + r->count + BLOCK - 1) / BLOCK;
+    f->whole_from = f->skip > 0 || r->count < BLOCK;
+    f->whole_to = (f->skip + r->count) / BLOCK;
+    copy_parts(r, f, 0);
+}
+
+/* D and the factors of drift and noise, for one half of a block. */
+INLINE void metric_step(int step, int alpha, int beta, const rule *k, place at, int h,
+                        float *history, half *w) {
+    if (step == 0) {
+        f32v sum = load(at.sum + h * LANES);
+        w->grad = load(at.grad + h * LANES);
+        w->d = sum + k->shift;
+        store(at.sum + h * LANES, fma32(w->grad, w->grad, sum));
+    }
+    if (alpha == GENERAL || beta == GENERAL) {
+        if (step == 0) {
+            w->is_special = any_above((u32v)w->d - k->range.low, k->range.span);
+            store(history + h * LANES, w->d);
+        }
+        split_step(step, w->d, &w->split);
+        if (alpha == GENERAL) w->drift = power_step(step, k->drift_power, &w->split, w->drift);
+        if (beta == GENERAL) w->quiet = power_step(step, k->noise_power, &w->split, w->quiet);
+    }
+    if (step == 1 + 2 * h && (alpha == ROOT || beta == ROOT)) w->root = sqrt32(w->d);
+    if (step == 4 + 2 * h) {
+        if (alpha != GENERAL) w->drift = quotient(alpha, k->lr, w->d, w->root);
+        if (beta < GENERAL) w->quiet = quotient(beta, k->noise, w->d, w->root);
+    }
+}
+
+INLINE void final_step(int step, int alpha, int beta, const rule *k, place at, int h,
+                       const float *history, f32v z, half *w) {
+    if (step == 2) {
+        if (alpha == GENERAL || beta == GENERAL) {
+            w->grad = load(at.grad + h * LANES);
+            if (__builtin_expect(w->is_special, 0)) {
+                const float *d = history + h * LANES;
+                if (alpha == GENERAL) w->drift = mended(k->drift_power, k->range, d, w->drift);
+                if (beta == GENERAL) w->quiet = mended(k->noise_power, k->range, d, w->quiet);
+            }
+        }
+        if (beta == TIED) w->grad = fnma32(splat(k->ratio), z, w->grad);
+    }
+    if (step == 3 + h) {
+        f32v x = load(at.param + h * LANES);
+        if (k->decays) x = x * k->keep;
+        x = fnma32(w->drift, w->grad, x);
+        if (beta != TIED) x = fma32(w->quiet, z, x);
+        store(at.param + h * LANES, x);
+    }
+}
+
+INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
+    const int is_general = alpha == GENERAL || beta == GENERAL;
+    const int phases = is_general ? GENERAL_PHASES : SIMPLE_PHASES;
+    const int depth = (NOISY_STEPS + phases - 1) / phases;
+    const int final_at = depth * phases - FINAL_STEPS, normal_at = final_at - JOIN_AT;
+    const int philox_at = normal_at - PHILOX_STEPS;
+    const int metric_at = is_general ? final_at + 2 - POWER_STEPS : final_at - SIMPLE_STEPS;
+
+    const rule copy = *given, *k = &copy; /* which no store into a tensor can alias */
+    float history[HISTORY][BLOCK];
+    work w[MAX_DEPTH] = {0};
+    frame f;
+    philox x;
+    frame_begin(r, &f);
+    philox_begin(&x, &r->noise, r->index);
+    for (int64_t j = 1 - depth; j < f.blocks; j++) {
+        const int64_t early = j + depth - 1 - metric_at / phases;
+        place last = place_of(r, &f, j), first = early == j ? last : place_of(r, &f, early);
+        float *old = history[(uint64_t)j % HISTORY], *new = history[(uint64_t)early % HISTORY];
+        UNROLL for (int i = depth - 1; i > 0; i--) w[i] = w[i - 1];
+        UNROLL for (int phase = 0; phase < phases; phase++) {
+            UNROLL for (int i = 0; i < depth; i++) {
+                const int step = i * phases + phase;
+                block *b = &w[i].noise;
+                half *low = &w[i].low, *high = &w[i].high;
+                if (step == philox_at) philox_enter(&x, b);
+                if (step >= philox_at && step < normal_at) philox_step(step - philox_at, &x, b);
+                normal_step(step - normal_at, b);
+                metric_step(step - metric_at, alpha, beta, k, first, 0, new, low);
+                metric_step(step - metric_at, alpha, beta, k, first, 1, new, high);
+                final_step(step - final_at, alpha, beta, k, last, 0, old, b->z_low, low);
+                final_step(step - final_at, alpha, beta, k, last, 1, old, b->z_high, high);
+            }
+        }
+    }
+    copy_parts(r, &f, 1);
+}
+
+/* Without noise nothing is drawn, and memory, not arithmetic, sets the pace. */
+INLINE void update_quiet(int alpha, const rule *given, place at, int64_t count) {
+    const rule copy = *given, *k = &copy; /* which no store into a tensor can alias */
+    for (int64_t i = 0; i < count; i += LANES) {
+        f32v sum = load(at.sum + i), grad = load(at.grad + i), x = load(at.param + i);
+        f32v d = sum + k->shift, drift = d;
+        if (alpha == GENERAL) {
+            split x;
+            UNROLL for (int step = 0; step < SPLIT_STEPS; step++) split_step(step, d, &x);
+            UNROLL for (int step = 0; step < POWER_STEPS; step++)
+                drift = power_step(step, k->drift_power, &x, drift);
+            if (__builtin_expect(any_above((u32v)d - k->range.low, k->range.span), 0)) {
+                float base[LANES];
+                store(base, d);
+                drift = mended(k->drift_power, k->range, base, drift);
+            }
+        } else {
+            drift = quotient(alpha, k->lr, d, sqrt32(d));
+        }
+        if (k->decays) x = x * k->keep;
+        store(at.param + i, fnma32(drift, grad, x));
+        store(at.sum + i, fma32(grad, grad, sum));
+    }
+}
+
+INLINE void update_run(int alpha, int beta, const rule *k, const run *r) {
+    if (beta != NO_NOISE) {
+        update_noisy(alpha, beta, k, r);
+        return;
+    }
+    int64_t whole = r->count / LANES * LANES;
+    update_quiet(alpha, k, (place){r->param, r->grad, r->sum}, whole);
+    if (whole < r->count) {
+        run rest = {r->param + whole, r->grad + whole, r->sum + whole, r->count - whole, 0, r->noise};
+        frame f;
+        frame_begin(&rest, &f);
+        update_quiet(alpha, k, (place){f.head.param, f.head.grad, f.head.sum}, BLOCK);
+        copy_parts(&rest, &f, 1);
+    }
+}
+
+#define KERNEL(alpha, beta) \
+    static void update_##alpha##_##beta(const rule *k, const run *r) { \
+        update_run(alpha, beta, k, r); \
+    }
+#define KERNELS(alpha) \
+    KERNEL(alpha, CONSTANT) KERNEL(alpha, ROOT) KERNEL(alpha, WHOLE) \
+    KERNEL(alpha, GENERAL) KERNEL(alpha, TIED) KERNEL(alpha, NO_NOISE)
+#define NAMES(alpha) \
+    {update_##alpha##_CONSTANT, update_##alpha##_ROOT, update_##alpha##_WHOLE, \
+     update_##alpha##_GENERAL, update_##alpha##_TIED, update_##alpha##_NO_NOISE}
+
+KERNELS(CONSTANT) KERNELS(ROOT) KERNELS(WHOLE) KERNELS(GENERAL)
+
+typedef void kernel(const rule *, const run *);
+static kernel *const KERNEL_OF[4][6] = {
+    NAMES(CONSTANT), NAMES(ROOT), NAMES(WHOLE), NAMES(GENERAL)};
+
+INLINE int kind_of(double exponent) {
+    return exponent == 0.0 ? CONSTANT : exponent == 1.0 ? ROOT : exponent == 2.0 ? WHOLE : GENERAL;
+}
+
+#endif

@@ -1,0 +1,477 @@
+"""The C kernel against NumPy in higher precision, and against itself cut up in other ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from asgld import noise
+from asgld.optim import _native
+
+pytestmark = pytest.mark.skipif(
+    _native.unavailable_reason() is not None, reason=str(_native.unavailable_reason())
+)
+
+SEED, STREAM, STEP = 0x123456789ABCDEF0, 77, 9
+KNOBS: dict[str, Any] = {
+    "lr": 0.05,
+    "alpha": 1.0,
+    "beta": 1.0,
+    "sigma": 0.3,
+    "delta": 0.01,
+    "d_init": 0.5,
+    "weight_decay": 0.0,
+    "seed": SEED,
+}
+# Every way to compute a factor with every other, ties among them, and no noise.
+EXPONENTS = [(a, b) for a in (0.0, 1.0, 2.0, 0.7) for b in (0.0, 1.0, 2.0, 0.7, 1.3)]
+SIZES = [0, 1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 32, 33, 63, 65, 1000, 4099]
+
+
+@pytest.fixture(autouse=True)
+def _best_build() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    _native.set_build(None)
+
+
+def draw(count: int, *, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def problem(
+    count: int, dtype: torch.dtype = torch.float32, sum_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a parameter, its gradient and its sum of squares."""
+    if sum_dtype is None:
+        sum_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    total = draw(count, seed=3).square() * 10.0 ** (draw(count, seed=4) * 2)
+    return draw(count, seed=1, dtype=dtype), draw(count, seed=2, dtype=dtype), total.to(sum_dtype)
+
+
+def step(*tensors: Tensor, layout: tuple[int, int, int] | None = None, **knobs: Any) -> None:
+    """Take one step of the kernel on one parameter."""
+    param, grad, total = tensors
+    _native.step([param], [grad], [total], [STREAM], [STEP], [layout], **{**KNOBS, **knobs})
+
+
+def expected(
+    param: Tensor, grad: Tensor, total: Tensor, *, index: Any = None, **knobs: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return x and S after a step, in float64 from the rounded D on, and the size of x's terms."""
+    k = {**KNOBS, "maximize": False, **knobs}
+    x, g, s = (t.double().numpy() for t in (param, grad, total))
+    g = -g if k["maximize"] else g
+    shift = k["d_init"] + k["delta"] * STEP
+    d = s + shift if param.dtype == torch.float64 else np.float32(s) + np.float32(shift)
+    d = d.astype(np.float64)
+    index = np.arange(x.size) if index is None else index
+    kept = x * (1 - k["lr"] * k["weight_decay"])
+    with np.errstate(all="ignore"):
+        drift = k["lr"] * d ** (-k["alpha"] / 2) * g
+        kick = np.zeros_like(x)
+        if k["sigma"]:
+            wide = np.float64 if param.dtype == torch.float64 else np.float32
+            z = (
+                exact_normals(index)
+                if wide == np.float32
+                else noise.normal(SEED, STREAM, STEP, index)
+            )
+            kick = math.sqrt(2 * k["lr"]) * k["sigma"] * d ** (-k["beta"] / 2) * z
+        return kept - drift + kick, s + g * g, np.abs(kept) + np.abs(drift) + np.abs(kick)
+
+
+def exact_normals(index: Any) -> np.ndarray:
+    """Return the normals of the contract's float32 u and t, transformed in extended precision."""
+    index = np.asarray(index, dtype=np.uint64)
+    even = index & ~np.uint64(1)
+    radius_word = noise.words(SEED, STREAM, STEP, even)
+    angle_word = noise.words(SEED, STREAM, STEP, even + np.uint64(1)).view(np.int32)
+    scale = np.float32(2.0**-31)
+    u = (radius_word >> np.uint32(1)).astype(np.float32) * scale + np.float32(2.0**-32)
+    angle = (angle_word.astype(np.float32) * scale).astype(np.longdouble) * PI
+    wave = np.where(index & np.uint64(1), np.sin(angle), np.cos(angle))
+    return (np.sqrt(-2 * np.log(u.astype(np.longdouble))) * wave).astype(np.float64)
+
+
+PI = np.longdouble("3.14159265358979323846264338327950288")
+
+
+# ----------------------------------------------------------------------------------------------
+# Words and normals
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", _native.available_builds())
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000",
+         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+         "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)  # fmt: skip
+def test_native_words_are_random123s_known_answers(
+    build: str, counter: str, key: str, answer: str
+) -> None:
+    _native.set_build(build)
+    c0, c1, c2, c3 = (int(word, 16) for word in counter.split())
+    k0, k1 = (int(word, 16) for word in key.split())
+    block = c0 | (c1 & 0x1FFFFFFF) << 32
+    words = _native.words(k0 | k1 << 32, c3, c2, 4 * block, 4, purpose=c1 >> 29)
+    assert [f"{word:08x}" for word in words] == answer.split()
+
+
+@pytest.mark.parametrize("build", _native.available_builds())
+@pytest.mark.parametrize("start", [0, 1, 6, 31, 2**34 - 50, 2**40 + 3, 2**62 + 1])
+def test_native_words_are_numpys(build: str, start: int) -> None:
+    _native.set_build(build)
+    index = np.arange(start, start + 101, dtype=np.uint64)
+    for purpose in noise.Purpose:
+        words = _native.words(SEED, STREAM, STEP, start, index.size, purpose)
+        np.testing.assert_array_equal(words, noise.words(SEED, STREAM, STEP, index, purpose))
+
+
+def test_native_normals_are_within_five_ulp() -> None:
+    index = np.arange(3, 200_000)
+    exact = exact_normals(index)
+    z = _native.normals(SEED, STREAM, STEP, int(index[0]), index.size)
+    ulp = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    assert (np.abs(z - exact) < 5 * ulp).all()
+
+
+def test_native_normals_in_double_are_numpys() -> None:
+    z = _native.normals(SEED, STREAM, STEP, 5, 10_000, np.float64)
+    np.testing.assert_allclose(
+        z, noise.normal(SEED, STREAM, STEP, np.arange(5, 10_005)), rtol=0, atol=4e-15
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_native_normals_do_not_depend_on_where_they_begin(dtype: Any) -> None:
+    start = 2**34 - 40
+    whole = _native.normals(SEED, STREAM, STEP, start, 100, dtype)
+    parts = [_native.normals(SEED, STREAM, STEP, start + i, 1, dtype)[0] for i in range(100)]
+    np.testing.assert_array_equal(whole, np.array(parts))
+
+
+# ----------------------------------------------------------------------------------------------
+# The rule
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [*EXPONENTS, (1.0, math.inf), (0.0, 5.0), (0.7, 3.0)])
+@pytest.mark.parametrize("sigma", [0.3, 0.0])
+def test_native_step_is_the_rule(alpha: float, beta: float, sigma: float) -> None:
+    """Within 6 ulp of the largest term: normals have 5, powers 3, and four roundings a half each;
+    errors of drift and noise are ulps of terms that are not larger."""
+    knobs = {"alpha": alpha, "beta": beta, "sigma": 0.0 if math.isinf(beta) else sigma}
+    for count in SIZES:
+        param, grad, total = problem(count)
+        x, s, size = expected(param, grad, total, **knobs)
+        step(param, grad, total, **{**knobs, "sigma": sigma})
+        ulp = np.spacing(size.astype(np.float32)).astype(np.float64)
+        assert (np.abs(param.numpy() - x) <= 6 * ulp).all()
+        assert (np.abs(total.numpy() - s) <= np.spacing(s.astype(np.float32))).all()
+
+
+@pytest.mark.parametrize(("alpha", "beta"), EXPONENTS)
+def test_native_step_in_double_is_the_rule(alpha: float, beta: float) -> None:
+    for count in (0, 1, 33, 1000):
+        param, grad, total = problem(count, torch.float64)
+        x, s, size = expected(param, grad, total, alpha=alpha, beta=beta)
+        step(param, grad, total, alpha=alpha, beta=beta)
+        assert (np.abs(param.numpy() - x) <= 1e-14 * size).all()
+        np.testing.assert_allclose(total.numpy(), s, rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sum_dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_native_step_in_half_precision_rounds_the_rule(
+    dtype: torch.dtype, sum_dtype: torch.dtype
+) -> None:
+    """The float32 result, then rounded as torch rounds."""
+    for count in (1, 33, 5000):
+        param, grad, total = problem(count, dtype, sum_dtype)
+        wide = param.float(), grad.float(), total.float().clone()
+        step(*wide)
+        step(param, grad, total)
+        assert torch.equal(param, wide[0].to(dtype))
+        assert torch.equal(total, wide[2].to(sum_dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_native_step_decays_maximizes_and_unscales(dtype: torch.dtype) -> None:
+    knobs = {"weight_decay": 0.1, "maximize": True}
+    param, grad, total = problem(1000, dtype)
+    x, s, size = expected(param, grad, total, **knobs)
+    step(param, grad * 1024, total, grad_scale=1024.0, **knobs)
+    relative = 1e-14 if dtype == torch.float64 else 6 * 2.0**-23
+    assert (np.abs(param.numpy() - x) <= relative * size).all()
+    np.testing.assert_allclose(total.numpy(), s, rtol=relative)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_native_step_without_noise_has_no_seed(seed: int) -> None:
+    first, second = problem(1000), problem(1000)
+    step(*first, sigma=0.0, seed=SEED)
+    step(*second, beta=math.inf, seed=seed)
+    assert torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.7, 1.3), (0.7, 0.7), (1.0, 0.7), (0.7, 3.0)])
+def test_native_powers_cover_all_floats(alpha: float, beta: float) -> None:
+    """A metric that is tiny, huge, infinite or not a number gives what a power gives."""
+    sums = [0.0, *(2.0**e for e in range(-120, 128)), 3e38, math.inf, math.nan]
+    total = torch.tensor(sums)
+    for d_init in (0.0, 1e-12, 1.0, 1e30):
+        knobs = {"alpha": alpha, "beta": beta, "d_init": d_init, "delta": 0.0}
+        ours = torch.ones_like(total), torch.full_like(total, 1e-3), total.clone()
+        x, _, size = expected(*ours, **knobs)
+        step(*ours, **knobs)
+        for ours_i, x_i, size_i in zip(ours[0].tolist(), x, size, strict=True):
+            if math.isfinite(size_i) and size_i < 1e38:
+                assert abs(ours_i - x_i) <= 8 * 2.0**-24 * max(size_i, 1e-30)
+            else:
+                assert not math.isfinite(ours_i) or abs(ours_i) > 1e37
+
+
+def test_native_step_counts_steps_per_tensor() -> None:
+    tensors = [problem(500) for _ in range(3)]
+    steps = [0, 5, 1_000_000]
+    lists = [list(column) for column in zip(*tensors, strict=True)]
+    _native.step(*lists, [STREAM] * 3, steps, None, **{**KNOBS, "alpha": 0.7, "delta": 1.0})
+    for (param, _, _), k in zip(tensors, steps, strict=True):
+        alone = problem(500)
+        _native.step(
+            *([t] for t in alone), [STREAM], [k], None, **{**KNOBS, "alpha": 0.7, "delta": 1.0}
+        )
+        assert torch.equal(param, alone[0])
+    assert not torch.equal(tensors[0][0], tensors[1][0])
+
+
+# ----------------------------------------------------------------------------------------------
+# Bits that may not depend on how the work is cut up
+# ----------------------------------------------------------------------------------------------
+
+FORMS = [
+    (torch.float32, torch.float32, False),
+    (torch.float64, torch.float64, False),
+    (torch.bfloat16, torch.float32, True),
+    (torch.bfloat16, torch.bfloat16, True),
+    (torch.float16, torch.float32, True),
+    (torch.float16, torch.bfloat16, False),
+]
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.7, 1.3), (0.0, 1.0)])
+@pytest.mark.parametrize(("dtype", "sum_dtype", "is_random"), FORMS)
+def test_native_builds_give_the_same_bits(
+    alpha: float, beta: float, dtype: torch.dtype, sum_dtype: torch.dtype, is_random: bool
+) -> None:
+    results = []
+    for build in _native.available_builds():
+        _native.set_build(build)
+        tensors = problem(3001, dtype, sum_dtype)
+        step(*tensors, alpha=alpha, beta=beta, weight_decay=0.1, stochastic_rounding=is_random)
+        results.append(tensors)
+    for param, _, total in results[1:]:
+        assert torch.equal(param, results[0][0])
+        assert torch.equal(total, results[0][2])
+
+
+@pytest.mark.parametrize(("alpha", "beta"), EXPONENTS)
+def test_native_builds_give_the_same_bits_for_all_exponents(alpha: float, beta: float) -> None:
+    results = []
+    for build in _native.available_builds():
+        _native.set_build(build)
+        tensors = problem(777)
+        step(*tensors, alpha=alpha, beta=beta)
+        results.append(tensors[0])
+    assert all(torch.equal(param, results[0]) for param in results)
+
+
+@pytest.mark.parametrize(("dtype", "sum_dtype", "is_random"), FORMS)
+def test_native_step_is_independent_of_threads(
+    dtype: torch.dtype, sum_dtype: torch.dtype, is_random: bool
+) -> None:
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        lists = [[], [], []]
+        for count in (40_001, 5, 0, 30_000):
+            for column, tensor in zip(lists, problem(count, dtype, sum_dtype), strict=True):
+                column.append(tensor)
+        _native.step(
+            *lists, list(range(4)), [STEP] * 4, None, stochastic_rounding=is_random, **KNOBS
+        )
+        results.append(torch.cat([*lists[0], *(t.to(dtype) for t in lists[2])]))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_native_step_is_independent_of_list_order() -> None:
+    counts = [3, 70_000, 0, 129, 4096]
+    forward, backward = [problem(n) for n in counts], [problem(n) for n in counts]
+    streams = list(range(len(counts)))
+    torch.set_num_threads(2)
+    for tensors, order in ((forward, streams), (backward, streams[::-1])):
+        lists = [[tensors[i][column] for i in order] for column in range(3)]
+        _native.step(*lists, order, [STEP] * len(order), None, **KNOBS)
+    for first, second in zip(forward, backward, strict=True):
+        assert torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize("build", _native.available_builds())
+@pytest.mark.parametrize(("dtype", "sum_dtype", "is_random"), FORMS)
+@pytest.mark.parametrize("width", [1, 2, 5, 33, 90])
+def test_native_shards_get_the_noise_of_their_place(
+    build: str, dtype: torch.dtype, sum_dtype: torch.dtype, is_random: bool, width: int
+) -> None:
+    """Columns of a matrix, and unaligned runs of its rows, give what the whole matrix gives."""
+    _native.set_build(build)
+    rows, columns = 7, 91
+    whole = problem(rows * columns, dtype, sum_dtype)
+    shards = [
+        (
+            [t.view(rows, columns)[:, at : at + width].contiguous() for t in whole],
+            (at, min(width, columns - at), columns),
+        )
+        for at in range(0, columns, width)
+    ]
+    pieces = [
+        ([t[at : at + 101].clone() for t in whole], (at, 101, 0))
+        for at in range(0, rows * columns, 101)
+    ]
+    step(*whole, stochastic_rounding=is_random)
+    for tensors, layout in (*shards, *pieces):
+        step(*tensors, layout=layout, stochastic_rounding=is_random)
+    joined = torch.cat([tensors[0] for tensors, _ in shards], dim=1)
+    assert torch.equal(joined.flatten(), whole[0])
+    assert torch.equal(torch.cat([tensors[0] for tensors, _ in pieces]), whole[0])
+    assert torch.equal(torch.cat([tensors[2] for tensors, _ in pieces]), whole[2])
+
+
+@pytest.mark.parametrize("offset", [2**34 - 100, 2**50 + 1])
+def test_native_step_reaches_far_indices(offset: int) -> None:
+    param, grad, total = problem(300)
+    x, _, size = expected(param, grad, total, index=np.arange(offset, offset + 300))
+    step(param, grad, total, layout=(offset, 300, 0))
+    assert (np.abs(param.numpy() - x) <= 6 * np.spacing(size.astype(np.float32))).all()
+
+
+@pytest.mark.parametrize("build", _native.available_builds())
+@pytest.mark.parametrize(("dtype", "sum_dtype", "is_random"), FORMS)
+@pytest.mark.parametrize("sigma", [0.3, 0.0])
+def test_native_step_stays_in_its_tensors(
+    build: str, dtype: torch.dtype, sum_dtype: torch.dtype, is_random: bool, sigma: float
+) -> None:
+    """NaN around a tensor neither leaks into it nor is written over."""
+    _native.set_build(build)
+    for count in (0, 1, 5, 31, 32, 45, 2049):
+        for begin in (1, 8, 19):
+            framed = [
+                torch.full((count + 64,), math.nan, dtype=t) for t in (dtype, dtype, sum_dtype)
+            ]
+            inner = [t[begin : begin + count] for t in framed]
+            for tensor, value in zip(inner, problem(count, dtype, sum_dtype), strict=True):
+                tensor.copy_(value)
+            step(*inner, sigma=sigma, stochastic_rounding=is_random, layout=(begin, count, 0))
+            for tensor, part in zip(framed, inner, strict=True):
+                assert part.isfinite().all()
+                assert tensor.isnan().sum() == 64
+
+
+# ----------------------------------------------------------------------------------------------
+# Stochastic rounding
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_native_stochastic_rounding_is_that_of_the_contract(dtype: torch.dtype) -> None:
+    """Same words, same rounding: bit by bit what the eager path stores."""
+    param, grad, total = problem(5000, dtype, torch.bfloat16)
+    param[:6] = torch.tensor([math.inf, math.nan, 6e4, 1e-5, -1e-6, 0.0]).to(dtype)
+    wide = param.float(), grad.float(), total.float().clone()
+    step(*wide)
+    step(param, grad, total, stochastic_rounding=True)
+    for stored, value, purpose in (
+        (param, wide[0], noise.Purpose.ROUND_PARAMETER),
+        (total, wide[2], noise.Purpose.ROUND_SUM),
+    ):
+        words = noise.words(SEED, STREAM, STEP, np.arange(5000), purpose)
+        rounded = noise.round_stochastically(
+            value, torch.from_numpy(words.astype(np.int64)), stored.dtype
+        )
+        torch.testing.assert_close(stored, rounded, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_native_stochastic_rounding_is_unbiased(dtype: torch.dtype) -> None:
+    """Null: the mean of the rounding error is 0. n = 2^18; threshold 5 standard errors."""
+    count = 2**18
+    param = torch.ones(count, dtype=dtype)
+    grad = torch.ones(count, dtype=dtype)
+    total = torch.zeros(count)
+    # A step far below half a unit in the last place, which rounding to nearest would lose.
+    knobs = {"sigma": 0.0, "alpha": 0.0, "lr": 2.0**-12 / 3, "maximize": True}
+    step(param, grad, total, stochastic_rounding=True, **knobs)
+    moved = param.double() - 1.0
+    standard_error = moved.std() / math.sqrt(count)
+    assert moved.unique().numel() == 2
+    assert abs(moved.mean() - 2.0**-12 / 3) < 5 * standard_error
+
+
+# ----------------------------------------------------------------------------------------------
+# The boundary
+# ----------------------------------------------------------------------------------------------
+
+
+def test_native_step_refuses_what_it_cannot_read() -> None:
+    param, grad, total = problem(12)
+    with pytest.raises(ValueError, match="contiguous"):
+        step(param.view(3, 4).T, grad, total)
+    with pytest.raises(ValueError, match="of one size"):
+        step(param, grad[:5], total)
+    with pytest.raises(TypeError, match="float64"):
+        step(param, grad.double(), total)
+    with pytest.raises(TypeError, match="int32"):
+        step(param.int(), grad.int(), total)
+    with pytest.raises(ValueError, match="available here"):
+        _native.set_build("avx1024")
+
+
+def test_native_step_of_nothing_is_nothing() -> None:
+    _native.step([], [], [], [], [], None, **KNOBS)
+
+
+def test_native_absence_has_a_reason(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASGLD_NATIVE_DIR", str(tmp_path))
+    _native._load.cache_clear()
+    try:
+        assert _native.available_builds() == []
+        assert _native.capability() == "none"
+        assert "not built" in str(_native.unavailable_reason())
+        with pytest.raises(RuntimeError, match="not built"):
+            step(*problem(3))
+        (tmp_path / "libasgld_portable.so").write_text("not a library")
+        _native._load.cache_clear()
+        assert "does not load" in str(_native.load())
+    finally:
+        _native._load.cache_clear()
+
+
+def test_native_kernel_and_torch_share_one_pool() -> None:
+    with open("/proc/self/maps") as maps:
+        runtimes = {line.split()[-1] for line in maps if "libgomp" in line or "libiomp" in line}
+    assert len(runtimes) <= 1
