@@ -1,4 +1,4 @@
-"""A mkdocs hook: formulas become MathML at build time, so that pages need no script and no network."""
+"""A mkdocs hook: formulas become MathML at build time, so pages need no script and no network."""
 
 from __future__ import annotations
 

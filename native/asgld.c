@@ -4,8 +4,6 @@
  * that the threads share in chunks, so many small tensors are as parallel as a large one. Each
  * element's result depends on that element alone: neither the number of threads nor the chunks nor
  * the order of the list shows in it. */
-#include <limits.h>
-
 #include "convert.h"
 #include "update.h"
 #include "update64.h"
@@ -45,7 +43,8 @@ typedef struct {
 
 static void plan_step(step_plan *p, const options *o) {
     int has_noise = o->sigma != 0.0 && o->lr != 0.0 && o->beta < INFINITY;
-    double lr = o->maximize ? -o->lr : o->lr, noise = has_noise ? sqrt(2.0 * o->lr) * o->sigma : 0.0;
+    double lr = o->maximize ? -o->lr : o->lr;
+    double noise = has_noise ? sqrt(2.0 * o->lr) * o->sigma : 0.0;
     double ratio = has_noise ? noise / lr : 0.0, keep = 1.0 - o->lr * o->weight_decay;
     int is_tied = o->alpha == o->beta && fabs(ratio) < 1e30;
     int alpha = kind_of(o->alpha), beta = !has_noise ? NO_NOISE : is_tied ? TIED : kind_of(o->beta);
@@ -71,11 +70,14 @@ static void plan_tensor(step_plan *p, const tensor *t) {
     p->is_planned_for_double = is_double;
     double drift = -p->o->alpha / 2, quiet = -p->o->beta / 2;
     const rule64 *k = &p->rule64;
-    if (!is_double) p->rule.range = range_of(shift, drift, k->beta == GENERAL ? quiet : 0.0);
-    if (k->alpha == GENERAL && is_double) plan_power64(&p->drift_power64, drift, k->lr, shift);
-    if (k->alpha == GENERAL && !is_double) plan_power(&p->drift_power, drift, k->lr, shift);
-    if (k->beta == GENERAL && is_double) plan_power64(&p->noise_power64, quiet, k->noise, shift);
-    if (k->beta == GENERAL && !is_double) plan_power(&p->noise_power, quiet, k->noise, shift);
+    if (is_double) {
+        if (k->alpha == GENERAL) plan_power64(&p->drift_power64, drift, k->lr, shift);
+        if (k->beta == GENERAL) plan_power64(&p->noise_power64, quiet, k->noise, shift);
+    } else {
+        p->rule.range = range_of(shift, drift, k->beta == GENERAL ? quiet : 0.0);
+        if (k->alpha == GENERAL) plan_power(&p->drift_power, drift, k->lr, shift);
+        if (k->beta == GENERAL) plan_power(&p->noise_power, quiet, k->noise, shift);
+    }
 }
 
 static void draw_words(const draw *d, uint64_t index, int64_t count, uint32_t *out) {

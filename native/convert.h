@@ -37,7 +37,8 @@ INLINE uint16_t to_float16(float x) {
 
 INLINE float of_float16(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, size = half & 0x7fff;
-    if (size >= 0x7c00) return of_bits(sign | 0x7f800000 | size << 13 | (size > 0x7c00 ? 1u << 22 : 0));
+    if (size >= 0x7c00) /* infinite, or not a number, which becomes a quiet one */
+        return of_bits(sign | 0x7f800000 | size << 13 | (size > 0x7c00 ? 1u << 22 : 0));
     float x = size < 0x400 ? (float)size * 0x1p-24f : of_bits((size << 13) + 0x38000000);
     return of_bits(sign | bits_of(x));
 }
@@ -81,7 +82,8 @@ static void narrow(int type, const float *from, void *to, int64_t at, int64_t co
  * added below the bits that will stay, and the sum is cut off there. */
 static void dither(int type, float *x, const uint32_t *words, int64_t count) {
     const uint32_t mask = type == BFLOAT16 ? 0xffff : 0x1fff;
-    const float low = type == BFLOAT16 ? 0.0f : 0x1p-14f, high = type == BFLOAT16 ? INFINITY : 65504.0f;
+    const float low = type == BFLOAT16 ? 0.0f : 0x1p-14f; /* float16 keeps to its normal range */
+    const float high = type == BFLOAT16 ? INFINITY : 65504.0f;
     for (int64_t i = 0; i < count; i++) {
         float size = fabsf(x[i]), noisy = of_bits((bits_of(x[i]) + (words[i] & mask)) & ~mask);
         x[i] = size >= low && size < high ? noisy : x[i];

@@ -3,9 +3,9 @@
  * With noise an element takes some 50 dependent steps, many more than a processor can look ahead.
  * So the loop is pipelined by hand: while the first words of one block are multiplied, an earlier
  * block is in its last rounds, one before that in its logarithm, and the oldest is updated. An
- * iteration has PHASES phases and performs, in phase i, step i of the youngest block, step
- * i + PHASES of the next and so on. What depends on each other is then at least a phase apart.
- * PHASES, the one knob, trades that distance against registers. */
+ * iteration has n phases and performs, in phase i, step i of the youngest block, step i + n of the
+ * next and so on. What depends on each other is then a phase apart at least, and the processor has
+ * independent work at hand. The one knob n trades that distance against registers. */
 #ifndef ASGLD_UPDATE_H
 #define ASGLD_UPDATE_H
 
@@ -39,8 +39,9 @@ INLINE f32v quotient(int kind, float scale, f32v d, f32v root) {
     return kind == ROOT ? splat(scale) / root : kind == WHOLE ? splat(scale) / d : splat(scale);
 }
 
+/* What one half of a block, a vector, needs beside its normals. */
 typedef struct {
-    f32v d, root, grad, drift, quiet;
+    f32v d, root, grad, drift, quiet; /* drift and quiet are the factors of gradient and noise */
     split split;
     int is_special;
 } half;
@@ -63,7 +64,7 @@ enum { SIMPLE_PHASES = NOISY_STEPS, GENERAL_PHASES = NOISY_STEPS };
 #endif
 
 enum { MAX_DEPTH = (NOISY_STEPS + SIMPLE_PHASES - 1) / SIMPLE_PHASES };
-enum { HISTORY = 8 }; /* at least DEPTH, a power of two */
+enum { HISTORY = 8 }; /* blocks whose D is remembered; at least MAX_DEPTH */
 
 /* Where a block's elements are. Blocks before the first and behind the last are computed as well,
  * on memory that no one reads; a block that the run fills in part works on a padded copy. */
@@ -79,9 +80,9 @@ typedef struct {
 
 typedef struct {
     padded head, tail, unused;
-    int64_t skip;        /* elements of the first block that precede the run */
+    int64_t skip; /* elements of the first block that precede the run */
     int64_t blocks;
-    int64_t whole_from, whole_to; /* blocks that lie in the run as a whole */
+    int64_t whole_from, whole_to; /* the blocks that lie in the run as a whole */
 } frame;
 
 INLINE place place_of(const run *r, frame *f, int64_t j) {
@@ -214,10 +215,10 @@ INLINE void update_quiet(int alpha, const rule *given, place at, int64_t count) 
         f32v sum = load(at.sum + i), grad = load(at.grad + i), x = load(at.param + i);
         f32v d = sum + k->shift, drift = d;
         if (alpha == GENERAL) {
-            split x;
-            UNROLL for (int step = 0; step < SPLIT_STEPS; step++) split_step(step, d, &x);
+            split parts;
+            UNROLL for (int step = 0; step < SPLIT_STEPS; step++) split_step(step, d, &parts);
             UNROLL for (int step = 0; step < POWER_STEPS; step++)
-                drift = power_step(step, k->drift_power, &x, drift);
+                drift = power_step(step, k->drift_power, &parts, drift);
             if (__builtin_expect(any_above((u32v)d - k->range.low, k->range.span), 0)) {
                 float base[LANES];
                 store(base, d);
@@ -240,7 +241,8 @@ INLINE void update_run(int alpha, int beta, const rule *k, const run *r) {
     int64_t whole = r->count / LANES * LANES;
     update_quiet(alpha, k, (place){r->param, r->grad, r->sum}, whole);
     if (whole < r->count) {
-        run rest = {r->param + whole, r->grad + whole, r->sum + whole, r->count - whole, 0, r->noise};
+        run rest = {r->param + whole, r->grad + whole, r->sum + whole, r->count - whole, 0,
+                    r->noise};
         frame f;
         frame_begin(&rest, &f);
         update_quiet(alpha, k, (place){f.head.param, f.head.grad, f.head.sum}, BLOCK);

@@ -108,7 +108,8 @@ static void plan_power64(power64 *p, double exponent, double scale, double small
     p->exponent = exponent;
     p->scale = scale;
     double term = 1.0;
-    for (int k = 0; k <= TERMS; k++, term *= (exponent - k + 1) / k) p->coefficient[TERMS - k] = term;
+    for (int k = 0; k <= TERMS; k++, term *= (exponent - k + 1) / k)
+        p->coefficient[TERMS - k] = term;
     /* Four bits of the mantissa count pieces of [1, 1.5) from 0 and of [0.75, 1) from 8. */
     for (int i = 0; i < PIECES; i++) {
         double middle = i < 8 ? 1.0 + (i + 0.5) / 16 : 0.5 + (i + 0.5) / 32;
@@ -118,8 +119,8 @@ static void plan_power64(power64 *p, double exponent, double scale, double small
     int lowest = smallest > 0.0 ? ilogb(smallest) : -1000;
     lowest = lowest < -1000 ? -1000 : lowest > 900 ? 900 : lowest;
     for (int e = lowest; e < lowest + ORDERS64; e++) {
-        double product = exponent * e, error = fma(exponent, e, -product);
-        p->of_order[(e + 1023) % ORDERS64] = scale * exp2(product) * (1.0 + error * 0.6931471805599453);
+        double product = exponent * e, rest = fma(exponent, e, -product) * 0.6931471805599453;
+        p->of_order[(e + 1023) % ORDERS64] = scale * exp2(product) * (1.0 + rest);
     }
     p->low = (uint64_t)(lowest + 1023) << 52;
     p->span = exponent < -4.0 ? 0 : (uint64_t)(ORDERS64 - 2) << 52;

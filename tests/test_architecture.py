@@ -41,13 +41,29 @@ ALLOWED: dict[str, set[str]] = {
     "scipy_interop": {"bounds", "curvature", "methods", "minimize", "run"},
     # meaning: a run against theory, experiments, pictures; a report never sees an oracle
     "diagnostics": {"curvature", "methods", "optim", "theory"},
-    "experiments": {"methods", "oracle", "problems", "run", "stopping", "theory"},
+    "survival": set(),
+    "catalog": {"methods", "problems"},
+    "events": {"counts", "curvature", "oracle", "problems", "run"},
+    "experiment": {
+        "catalog", "events", "methods", "oracle", "problems", "run", "stopping", "survival",
+    },
+    "tuning": {"experiment"},
+    "experiments": {
+        "catalog", "experiment", "methods", "oracle", "problems", "run", "stopping", "theory",
+        "tuning",
+    },
+    "comparison": {"catalog", "experiment", "experiments", "survival", "theory"},
     "figures": {"theory"},
+    "comparison_figures": {"catalog", "comparison", "experiment", "experiments", "survival"},
     "report": {"experiments"},
+    "table1_page": {
+        "catalog", "comparison", "experiment", "experiments", "report", "theory",
+    },
     # the command line: parse, call, print
     "commands": {
-        "experiments", "figures", "methods", "minimize", "noise", "optim", "problems", "report",
-        "theory",
+        "catalog", "comparison", "comparison_figures", "experiment", "experiments", "figures",
+        "methods", "minimize", "noise", "optim", "problems", "report", "table1_page", "theory",
+        "tuning",
     },
     "cli": {"commands"},
     "__main__": {"cli"},

@@ -13,6 +13,7 @@ def build_app() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
+    from asgld.commands.compare import compare, table1
     from asgld.commands.doctor import doctor
     from asgld.commands.minimize import minimize
     from asgld.commands.reproduce import reproduce
@@ -24,7 +25,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for command in (reproduce, minimize, theory, doctor):
+    for command in (reproduce, minimize, compare, table1, theory, doctor):
         app.command()(command)
     return app
 

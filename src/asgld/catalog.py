@@ -1,0 +1,165 @@
+"""All methods by name, and how to set their options: as proved, or as found by a search.
+
+"theory" settings use nothing but the proved constants of the problem. "practical" settings are the
+best of a random search, the same number of trials for every method, on seeds that are not used
+again. Options that say which gradients a method sees (`batch_size`) are no part of either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from asgld.methods import METHODS, Method, comparators, first_order, hessian_vector, second_order
+from asgld.problems import Problem
+
+RIVALS: dict[str, Any] = {
+    **first_order.METHODS,
+    **hessian_vector.METHODS,
+    **second_order.METHODS,
+    **comparators.METHODS,
+}
+_ALL: dict[str, Callable[..., Method]] = {**METHODS, **RIVALS}
+
+
+def build_method(name: str, **options: Any) -> Method:
+    """Make a method by its name.
+
+    >>> build_method("perturbed-gd", lr=0.1).lr
+    0.1
+    """
+    if name not in _ALL:
+        raise ValueError(f"method={name!r}: known are {', '.join(_ALL)}")
+    return _ALL[name](**options)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A row of the comparison.
+
+    Args:
+        label: its word in tables.
+        method: the name of the method.
+        oracle: its class: "stochastic", "gradient", "hvp" or "hessian"; rows are compared within.
+        fixed: options that are part of what it is.
+        batch: samples per gradient where the problem is a finite sum; None for full gradients.
+        ranges: of the random search; by default those of the method.
+        row: its number in the paper's Table 1; 0 for comparators.
+    """
+
+    label: str
+    method: str
+    oracle: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    batch: int | None = None
+    ranges: Mapping[str, tuple[float, float]] | None = None
+    row: int = 0
+
+    @property
+    def search_ranges(self) -> dict[str, tuple[float, float]]:
+        return dict(RIVALS[self.method].ranges if self.ranges is None else self.ranges)
+
+    def base(self, problem: Problem) -> dict[str, Any]:
+        """Options that hold in any mode."""
+        fixed = dict(self.fixed)
+        if self.batch is not None and problem.num_samples is not None:
+            fixed["batch_size"] = self.batch
+        elif "batch_slope" in fixed:
+            del fixed["batch_slope"]  # full gradients cannot grow
+        if self.method in ("sgd", "natasha2") and problem.num_samples is None:
+            fixed["batch_size"] = None
+        return fixed
+
+
+_LANGEVIN: dict[str, tuple[float, float]] = {
+    "lr": (1e-3, 1.0), "sigma": (1e-4, 1e-1), "delta": (1e-4, 1e-1)
+}  # fmt: skip
+_BATCH = 16
+
+CONTENDERS = (
+    Contender("natasha2", "natasha2", "stochastic", batch=_BATCH, row=1),
+    Contender("cubic-newton", "cubic-newton", "hessian", row=2),
+    Contender("trace", "trace", "hessian", row=3),
+    Contender("fast-cubic", "fast-cubic", "hvp", row=4),
+    Contender("carmon-accelerated", "carmon-accelerated", "hvp", row=5),
+    Contender("carmon-cubic", "carmon-cubic", "hvp", row=6),
+    Contender("noisy-sgd", "noisy-sgd", "stochastic", batch=_BATCH, row=7),
+    Contender("perturbed-gd", "perturbed-gd", "gradient", row=8),
+    Contender("saddle-ngd", "saddle-ngd", "gradient", row=9),
+    Contender("neon", "neon", "gradient", row=10),
+    Contender("agld", "agld", "gradient", ranges=_LANGEVIN, row=11),
+    Contender(
+        "asg",
+        "asg",
+        "stochastic",
+        batch=_BATCH,
+        ranges={k: v for k, v in _LANGEVIN.items() if k != "sigma"},
+        row=12,
+    ),
+    Contender("asgld", "asgld", "stochastic", batch=_BATCH, ranges=_LANGEVIN, row=13),
+    Contender(
+        "asgld-batch",
+        "asgld",
+        "stochastic",
+        {"alpha": 0.0, "beta": 1.0, "batch_slope": 1.0},
+        batch=1,
+        ranges=_LANGEVIN,
+        row=14,
+    ),
+    Contender("gd", "gd", "gradient"),
+    Contender("sgd", "sgd", "stochastic", batch=_BATCH),
+    Contender(
+        "sgld",
+        "sgld",
+        "stochastic",
+        batch=_BATCH,
+        ranges={k: v for k, v in _LANGEVIN.items() if k != "delta"},
+    ),
+    Contender("psgld", "psgld", "stochastic", batch=_BATCH),
+    Contender("adagrad", "adagrad", "gradient"),
+    Contender("adam", "adam", "gradient"),
+    Contender("perturbed-agd", "perturbed-agd", "gradient"),
+    Contender("lbfgs", "lbfgs", "gradient"),
+    Contender("trust-krylov", "trust-krylov", "hvp"),
+    Contender("trust-exact", "trust-exact", "hessian"),
+)
+BY_LABEL = {contender.label: contender for contender in CONTENDERS}
+
+
+def proved_options(
+    contender: Contender, problem: Problem, *, eps: float, gamma: float, gap: float
+) -> dict[str, Any] | None:
+    """Options from the constants that the problem proves; None where it proves none.
+
+    The paper's family has no theorem with constants. Taken are lr = 1/M, as its theorems ask, D
+    starting at 1, and the sigma at which the stationary mean of |grad f|^2 is eps^2 / 2.
+    """
+    smoothness, rho = problem.facts.smoothness, problem.facts.hessian_lipschitz
+    if smoothness is None or rho is None:
+        return None
+    base = contender.base(problem)
+    if contender.method in RIVALS:
+        method = RIVALS[contender.method].theory(
+            smoothness=smoothness,
+            hessian_lipschitz=rho,
+            eps=eps,
+            gamma=gamma,
+            dim=problem.dim,
+            gap=gap,
+        )
+        options = {
+            f.name: getattr(method, f.name)
+            for f in dataclasses.fields(method)
+            if f.init and f.name not in ("name", "is_batched")
+        }
+        # A setting of its own for the batch is part of the theorem; a missing one is ours to give.
+        if options.get("batch_size") is not None and problem.num_samples is not None:
+            base.pop("batch_size", None)
+        return {**options, **base}
+    options = {"lr": 1.0 / smoothness}
+    if contender.method != "asg":
+        options["sigma"] = eps / math.sqrt(2.0 * smoothness * problem.dim)
+    return {**options, **base}

@@ -1,0 +1,431 @@
+"""From the results of `asgld.experiments.table1` to rows: what was measured, and what it says.
+
+A bound is an upper bound: a measured exponent below it is consistent with it and proves nothing.
+Verdicts are therefore three: "violates", the whole interval of the fitted exponent lies above the
+bound; "uninformative", there are fewer than three finite medians or the interval is wider than 1;
+and otherwise "consistent".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from asgld.catalog import BY_LABEL, CONTENDERS
+from asgld.experiment import Result
+from asgld.experiments import escape
+from asgld.experiments.table1 import Study, contenders_of_table
+from asgld.survival import Slope, fit_growth, fit_slope
+from asgld.theory import table1
+
+UNITS = ("steps", "spent", "value", "grad", "sample_grad", "hvp", "sample_hvp", "hessian",
+         "eigh", "samples")  # fmt: skip
+# An exponent may lie above a bound by this much before it counts: logs are part of every bound.
+_LOGS = 0.1
+# Outer iterations are the unit of these bounds; gradient-equivalents of all others.
+_ITERATIONS = ("cubic-newton", "trace")
+Row = dict[str, Any]
+
+
+def cell_rows(study: Study) -> list[Row]:
+    """Every cell: what it was, and its censored medians."""
+    rows = []
+    for result in study.results:
+        cell, tags = result.cell, dict(result.cell["tags"])
+        row = {
+            "sweep": tags.pop("sweep"),
+            "method": result.label,
+            "problem": cell["problem"],
+            "problem_options": _words(cell["problem_options"]),
+            "options": _words(cell["options"]),
+            "start": cell["start"],
+            "tags": _words({k: v for k, v in tags.items() if k != "label"}),
+            "seeds": cell["replicas"],
+            "eps": cell["eps"],
+            "gamma": cell["gamma"],
+        }
+        for event in ("fall", "leave", "sosp"):
+            row[f"share_{event}"] = result.share(event)
+            row[f"steps_{event}"] = result.median(event)
+            row[f"cost_{event}"] = result.median(event, "spent")
+        rows.append({**row, "seconds": result.seconds, "error": result.error})
+    return rows
+
+
+def setting_rows(study: Study) -> list[Row]:
+    """What the searches found."""
+    return [
+        {
+            "family": family,
+            "method": label,
+            "options": _words(tuned.options),
+            "cost": tuned.cost,
+            "failed_trials": len(tuned.failed),
+        }
+        for (family, label), tuned in study.tuned.items()
+    ]
+
+
+# ------------------------------------------------------------------------------------ Table 1
+
+
+def standard_rows(study: Study, family: str, mode: str, sweep: str = "standard") -> list[Row]:
+    """One row per method: share that got to a second-order point, and median costs of it."""
+    rows = []
+    for contender in CONTENDERS:
+        for result in study.select(sweep, family=family, mode=mode, label=contender.label):
+            medians = {unit: result.median("sosp", unit) for unit in UNITS}
+            rows.append(
+                {
+                    "row": contender.row or "",
+                    "method": contender.label,
+                    "oracle": contender.oracle,
+                    "share": result.share("sosp"),
+                    **medians,
+                    "seconds": result.seconds / result.cell["replicas"],
+                    "error": result.error,
+                }
+            )
+    return rows
+
+
+def table_rows(study: Study) -> list[Row]:
+    """The measured Table 1: published bound, its unit, measured exponents and the verdict."""
+    printed = {row.name: row for row in table1()}
+    escapes = {r["method"]: r for r in dimension_rows(study) if r["rotated"]}
+    escapes |= {
+        r["method"]: r for r in dimension_rows(study) if r["rotated"] and r["noise"] == "equal"
+    }
+    rows = []
+    for contender in contenders_of_table():
+        published = printed[f"Table 1 row {contender.row}"]
+        chain, coupled = (
+            eps_slope(study, contender.label, sweep) for sweep in ("chain", "octopus eps")
+        )
+        standard = {
+            name: (study.select("standard", family=family, mode=mode, label=contender.label))
+            for name, family, mode in (
+                ("saddle_theory", "saddle", "theory"),
+                ("saddle", "saddle", "practical"),
+                ("octopus", "octopus", "practical"),
+            )
+        }
+        rows.append(
+            {
+                "row": contender.row,
+                "method": contender.label,
+                "bound": published.bound,
+                "unit": published.unit,
+                "corrected": published.correction or "as printed",
+                "chain": _interval(chain),
+                "chain_verdict": verdict(chain, published.eps_power),
+                "coupled": _interval(coupled),
+                "coupled_verdict": verdict(coupled, published.eps_power),
+                "per_ln_d": _escape_words(escapes.get(contender.label)),
+                **{
+                    name: (found[0].median("sosp", "spent") if found else math.nan)
+                    for name, found in standard.items()
+                },
+            }
+        )
+    return rows
+
+
+def _escape_words(row: Row | None) -> str:
+    if row is None:
+        return "not run"
+    return _words_of(row["slope"], row["low"], row["high"])
+
+
+def unit_of(label: str) -> str:
+    """The unit in which the method's bound counts."""
+    return "steps" if label in _ITERATIONS else "spent"
+
+
+def eps_slope(study: Study, label: str, sweep: str) -> Slope:
+    """Exponent of 1/eps in the cost, from the last three accuracies with a finite median."""
+    results = sorted(study.select(sweep, label=label), key=lambda r: -r.cell["tags"]["eps"])
+    results = [r for r in results if not r.error]
+    x = [-math.log(r.cell["tags"]["eps"]) for r in results]
+    samples = [r.times("sosp", unit_of(label)) for r in results]
+    return fit_slope(x, samples, log_time=True, last=3)
+
+
+def verdict(slope: Slope, bound: float) -> str:
+    """See the module's docstring."""
+    if math.isnan(bound) or slope.points < 3 or not slope.high - slope.low <= 1.0:
+        return "uninformative"
+    return "violates" if slope.low > bound + _LOGS else "consistent"
+
+
+# ------------------------------------------------------------------------------------ sweeps
+
+
+def dimension_rows(study: Study, event: str = "fall") -> list[Row]:
+    """Escape time against d: medians, the slope per ln d, and the best of three laws."""
+    rows = []
+    groups = {
+        (r.label, r.cell["tags"]["noise"], r.cell["problem_options"]["rotated"]): None
+        for r in study.select("dimension")
+    }
+    for label, noise, rotated in groups:
+        found = [
+            r
+            for r in study.select("dimension", label=label, noise=noise)
+            if r.cell["problem_options"]["rotated"] == rotated and not r.error
+        ]
+        found.sort(key=lambda r: r.cell["problem_options"]["dim"])
+        dims = [r.cell["problem_options"]["dim"] for r in found]
+        medians = [r.median(event) for r in found]
+        slope = fit_slope(np.log(dims).tolist(), [r.times(event) for r in found], log_time=False)
+        growth = fit_growth(dims, medians)
+        rows.append(
+            {
+                "method": label,
+                "noise": noise,
+                "rotated": rotated,
+                **{f"d={d}": m for d, m in zip(dims, medians, strict=True)},
+                "slope": slope.value,
+                "low": slope.low,
+                "high": slope.high,
+                "laws": growth.laws,
+                "power": growth.power,
+            }
+        )
+    return rows
+
+
+def predicted_slope(gamma: float = escape.GAMMA, lr: float = escape.LR) -> float:
+    """Steps per ln d of a method whose unstable direction grows by 1 + lr gamma.
+
+    >>> round(predicted_slope(), 2)
+    10.25
+    """
+    return 1.0 / (2.0 * math.log1p(lr * gamma))
+
+
+def late_rows(study: Study) -> list[Row]:
+    """Time to leave a saddle that is met at step k0, and its exponent in k0."""
+    rows = []
+    for alpha in sorted({r.cell["tags"]["alpha"] for r in study.select("k0")}):
+        found = sorted(study.select("k0", alpha=alpha), key=lambda r: r.cell["tags"]["k0"])
+        late = [r for r in found if r.cell["tags"]["k0"] > 0][-2:]
+        slope = fit_slope(
+            [math.log(r.cell["tags"]["k0"]) for r in late],
+            [r.times("leave") for r in late],
+            log_time=True,
+        )
+        rows.append(
+            {
+                "alpha": alpha,
+                **{f"k0={r.cell['tags']['k0']}": r.median("leave") for r in found},
+                "exponent": slope.value,
+                "low": slope.low,
+                "high": slope.high,
+                "law": alpha / 2,
+            }
+        )
+    return rows
+
+
+def curvature_rows(study: Study) -> list[Row]:
+    """Time to fall against gamma, and its exponent in 1/gamma."""
+    rows = []
+    for label in dict.fromkeys(r.label for r in study.select("gamma")):
+        found = sorted(
+            study.select("gamma", label=label), key=lambda r: r.cell["problem_options"]["gamma"]
+        )
+        gammas = [r.cell["problem_options"]["gamma"] for r in found]
+        slope = fit_slope(
+            [-math.log(g) for g in gammas], [r.times("fall") for r in found], log_time=True
+        )
+        rows.append(
+            {
+                "method": label,
+                **{f"gamma={g}": r.median("fall") for g, r in zip(gammas, found, strict=True)},
+                "exponent": slope.value,
+                "low": slope.low,
+                "high": slope.high,
+            }
+        )
+    return rows
+
+
+def octopus_rows(study: Study) -> list[Row]:
+    """Steps to the minimum of the octopus against d."""
+    rows = []
+    for contender in CONTENDERS:
+        found = study.select("octopus", label=contender.label)
+        found.sort(key=lambda r: r.cell["tags"]["dim"])
+        if not found:
+            continue
+        dims = [r.cell["tags"]["dim"] for r in found]
+        medians = [r.median("sosp") for r in found]
+        growth = fit_growth(dims, medians)
+        rows.append(
+            {
+                "method": contender.label,
+                **{f"d={d}": m for d, m in zip(dims, medians, strict=True)},
+                "share_last": found[-1].share("sosp"),
+                "power": growth.power,
+            }
+        )
+    return rows
+
+
+def control_rows(study: Study) -> list[Row]:
+    """What must stay at an exact saddle, and what need not."""
+    return [
+        {
+            "method": r.label,
+            "noise": r.cell["tags"]["noise"],
+            "left": r.share("leave"),
+            "median": r.median("leave"),
+        }
+        for r in study.select("control")
+    ]
+
+
+def realistic_rows(study: Study) -> list[Row]:
+    """Tuned methods on problems that users have: cost to a second-order point, and the end."""
+    rows = []
+    families = dict.fromkeys(
+        r.cell["tags"]["family"] for r in study.select("standard", mode="practical")
+    )
+    for family in families:
+        found = study.select("standard", family=family, mode="practical")
+        finite = [
+            v for r in found if not r.error for v in r.ends["final_value"] if math.isfinite(v)
+        ]
+        lowest = min(finite) if finite else math.nan
+        for result in found:
+            values = [] if result.error else result.ends["final_value"]
+            rows.append(
+                {
+                    "problem": family,
+                    "method": result.label,
+                    "oracle": BY_LABEL[result.label].oracle,
+                    "share": result.share("sosp"),
+                    "cost": result.median("sosp", "spent"),
+                    "steps": result.median("sosp"),
+                    "gap": float(np.median(values)) - lowest if values else math.nan,
+                    "seconds": result.seconds / result.cell["replicas"],
+                    "error": result.error,
+                }
+            )
+    return rows
+
+
+# ------------------------------------------------------------------------------------ checks
+
+
+def checks(study: Study) -> list[Row]:
+    """What theory predicts of these problems, and whether it was found."""
+    expected = predicted_slope()
+    slopes = {(row["method"], row["noise"], row["rotated"]): row for row in dimension_rows(study)}
+    rows = []
+    for label in ("perturbed-gd", "agld"):
+        row = slopes[label, "equal", True]
+        off = abs(row["slope"] / expected - 1.0)
+        rows.append(
+            _check(
+                f"{label}: steps per ln d within 20 % of 1/(2 ln(1 + lr gamma))",
+                f"{expected:.2f}",
+                _words_of(row["slope"], row["low"], row["high"]),
+                off <= 0.2,
+            )
+        )
+    for row in late_rows(study):
+        if row["alpha"] in (0.0, 1.0):
+            rows.append(
+                _check(
+                    f"alpha = {row['alpha']:g}: exponent of k0 in the escape time",
+                    f"{row['law']:.2f}, up to logs",
+                    _words_of(row["exponent"], row["low"], row["high"]),
+                    abs(row["exponent"] - row["law"]) <= 0.15,
+                )
+            )
+    for label, power in (("gd", 2.0), ("cubic-newton", 1.5)):
+        slope = eps_slope(study, label, "chain")
+        rows.append(
+            _check(
+                f"{label}: exponent of 1/eps on the worst-case chain",
+                f"{power:g}",
+                _interval(slope),
+                abs(slope.value - power) <= 0.25,
+            )
+        )
+    rows.append(_octopus_check(study))
+    for row in control_rows(study):
+        must_stay = row["noise"] == "none" or "aligned" in row["noise"]
+        if must_stay:
+            rows.append(
+                _check(
+                    f"{row['method']}, noise: {row['noise']}: stays at an exact saddle",
+                    "share that left 0",
+                    f"{row['left']:.2f}",
+                    row["left"] == 0.0,
+                )
+            )
+    return rows
+
+
+def _octopus_check(study: Study) -> Row:
+    """Gradient descent needs a factor more per saddle; the others a summand more."""
+    by_label = {row["method"]: row for row in octopus_rows(study)}
+
+    def times(label: str) -> list[float]:
+        return [v for k, v in by_label[label].items() if k.startswith("d=")]
+
+    plain, kicked = times("gd"), times("perturbed-gd")
+    factor = _last_factor(plain)
+    is_separated = (math.isinf(plain[-1]) or plain[-1] > 5.0 * kicked[-1]) and math.isfinite(
+        kicked[-1]
+    )
+    return _check(
+        "octopus: gd needs exponentially many steps in d, perturbed-gd does not",
+        "gd grows by a factor per saddle",
+        f"gd {_list(plain)} (factor {factor:.1f} per saddle); perturbed-gd {_list(kicked)}",
+        is_separated,
+    )
+
+
+def _last_factor(times: Sequence[float]) -> float:
+    finite = [t for t in times if math.isfinite(t)]
+    return finite[-1] / finite[-2] if len(finite) >= 2 else math.nan
+
+
+def _list(times: Sequence[float]) -> str:
+    return ", ".join("never" if math.isinf(t) else f"{t:.0f}" for t in times)
+
+
+def _check(what: str, expected: str, measured: str, holds: bool) -> Row:
+    return {"check": what, "expected": expected, "measured": measured, "holds": bool(holds)}
+
+
+def _interval(slope: Slope) -> str:
+    return _words_of(slope.value, slope.low, slope.high)
+
+
+def _words_of(value: float, low: float, high: float) -> str:
+    if math.isnan(value):
+        return "too few points"
+    # Without chance, as on the chain, the interval is a point.
+    return f"{value:.2f}" if low == high else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _words(options: dict[str, Any]) -> str:
+    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}"
+                    for k, v in options.items())  # fmt: skip
+
+
+def failures(results: Sequence[Result]) -> list[Row]:
+    """Cells that raised, and how."""
+    return [
+        {"method": r.label, "problem": r.cell["problem"], "error": r.error}
+        for r in results
+        if r.error
+    ]

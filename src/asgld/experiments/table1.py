@@ -1,0 +1,434 @@
+"""The paper's Table 1 as a measurement: every method, one cost count, one set of problems.
+
+Declarations only: which problems, which settings, which sweeps. `asgld.comparison` reads what comes
+out of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from asgld.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
+from asgld.experiment import Cell, Result, Store, run_cells, start_points
+from asgld.experiments import escape
+from asgld.problems import Problem, problem
+from asgld.tuning import Search, Tuned, run_searches
+
+MODES = ("theory", "practical")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A problem of the comparison, and a smaller one on which settings are searched for.
+
+    Args:
+        name, problem, options: the problem.
+        small: what is different in the smaller one.
+        start: of all methods, so that none is excluded: beside the saddle, or random.
+        eps, gamma: of the second-order point that ends a run.
+        max_steps: limit of a run; the search has a third of it.
+        budget: limit in gradient-equivalents.
+        trials: of the search, for every method alike.
+    """
+
+    name: str
+    problem: str
+    options: Mapping[str, Any]
+    small: Mapping[str, Any]
+    start: str
+    eps: float
+    gamma: float
+    max_steps: int
+    budget: float = 2_000.0
+    trials: int = 6
+
+    def build(self) -> Problem:
+        return problem(self.problem, **self.options)
+
+
+SADDLE = Family(
+    "saddle",
+    "strict-saddle",
+    {"dim": 64, "gamma": 0.5, "rotated": True, "num_samples": 512, "noise": 0.3},
+    {"dim": 8},
+    "kicked",
+    eps=0.05,
+    gamma=0.25,
+    max_steps=4000,
+    budget=5_000.0,
+    trials=8,
+)
+OCTOPUS = Family(
+    "octopus",
+    "octopus",
+    {"dim": 8},
+    {"dim": 3},
+    "random",
+    eps=0.1,
+    gamma=1.0,
+    max_steps=5000,
+    budget=5_000.0,
+    trials=8,
+)
+REALISTIC = (
+    Family(
+        "digits",
+        "digits",
+        {"hidden": 2, "num_samples": 100, "l2": 0.01},
+        {"num_samples": 50},
+        "random",
+        eps=0.05,
+        gamma=0.05,
+        max_steps=1000,
+    ),
+    Family(
+        "factorization",
+        "factorization",
+        {"size": 12, "rank": 3},
+        {"size": 5, "rank": 2},
+        "random",
+        eps=0.05,
+        gamma=0.5,
+        max_steps=1000,
+    ),
+    Family(
+        "phase-retrieval",
+        "phase-retrieval",
+        {"dim": 16, "num_samples": 320},
+        {"dim": 4, "num_samples": 80},
+        "random",
+        eps=0.05,
+        gamma=0.5,
+        max_steps=1000,
+    ),
+    Family(
+        "robust-regression",
+        "robust-regression",
+        {"dim": 20, "num_samples": 400},
+        {"dim": 5, "num_samples": 100},
+        "random",
+        eps=0.02,
+        gamma=0.1,
+        max_steps=1000,
+    ),
+    Family(
+        "mixture",
+        "mixture",
+        {"dim": 20, "num_samples": 800},
+        {"dim": 5, "num_samples": 200},
+        "random",
+        eps=0.02,
+        gamma=0.5,
+        max_steps=1000,
+    ),
+)
+FAMILIES = (SADDLE, OCTOPUS, *REALISTIC)
+
+# The octopus of Du et al.: steps of 1/(4 L), kicks of e/100 where the gradient is below e/100.
+_ARM = math.e
+_OCTOPUS_LR, _OCTOPUS_KICK = 1.0 / (4.0 * _ARM), _ARM / 100.0
+# On the chain steps are fixed: 1/60 is stable, though more than the guaranteed 1/152.
+_CHAIN_LR, _CHAIN_RHO, _CHAIN_SMOOTHNESS = 1.0 / 60.0, 50.0, 60.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    name: str
+    escape: escape.Size
+    seeds: int
+    trials: int
+    tuning_seeds: int
+    families: tuple[Family, ...]
+    octopus_dims: tuple[int, ...]
+    octopus_steps: int
+    octopus_eps: tuple[float, ...]
+    chain_eps: tuple[float, ...]
+    chain_steps: int = 20_000
+    shrink: float = 1.0  # of the limits on steps and cost
+
+
+SIZES = {
+    "ci": Size("ci", escape.CI, 6, 3, 3, (SADDLE, OCTOPUS, REALISTIC[1]), (2, 3, 4), 2000,
+               (1.0, 0.25), (1.0, 0.5, 0.25), 1500, 0.2),
+    "full": Size("full", escape.FULL, 30, 8, 5, FAMILIES, (2, 3, 4, 5, 6, 8), 8000,
+                 (1.0, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ settings
+
+
+def target_options(
+    contender: Contender, subject: Problem, eps: float, gamma: float
+) -> dict[str, Any]:
+    """Options that say what is wanted; a search leaves them alone."""
+    base = contender.base(subject)
+    if contender.method in ("perturbed-gd", "perturbed-agd", "neon"):
+        base["grad_threshold"] = eps / 2.0
+    if contender.method in ("cubic-newton", "trace", "natasha2"):
+        base["gamma"] = gamma
+    if contender.method in ("cubic-newton", "trace"):
+        base["eps"] = eps / 2.0
+    if contender.method == "natasha2":
+        base["smoothness"] = subject.facts.smoothness or 1.0
+    return base
+
+
+def _is_batched(contender: Contender) -> bool:
+    return contender.oracle in ("stochastic", "gradient") and contender.label != "natasha2"
+
+
+# One gradient per step, and yet one replica at a time: a step takes thirty times as long as one of
+# a batched method, and fewer are allowed.
+_SLOW = ("natasha2", "carmon-accelerated")
+
+
+def _limit(steps: float, contender: Contender) -> int:
+    """Steps allowed."""
+    if contender.label in _SLOW:
+        steps = min(steps, max(steps / 6, 300))
+    return math.ceil(steps)
+
+
+def family_cell(family: Family, contender: Contender, size: Size, **changes: Any) -> Cell:
+    """A run of one method on one problem, but for its options."""
+    cell = Cell(
+        family.problem,
+        contender.method,
+        problem_options=dict(family.options),
+        start=family.start,
+        replicas=size.seeds,
+        max_steps=_limit(size.shrink * family.max_steps, contender),
+        budget=size.shrink * family.budget,
+        eps=family.eps,
+        gamma=family.gamma,
+        tags={"label": contender.label, "family": family.name, "sweep": "standard"},
+    )
+    return dataclasses.replace(cell, **changes)
+
+
+def searches(size: Size) -> dict[tuple[str, str], Search]:
+    """One search for every method on every family: the same number of trials, other seeds."""
+    found = {}
+    for family in size.families:
+        options = {**family.options, **family.small}
+        subject = problem(family.problem, **options)
+        for contender in CONTENDERS:
+            cell = family_cell(
+                family,
+                contender,
+                size,
+                problem_options=options,
+                replicas=size.tuning_seeds if _is_batched(contender) else 2,
+                max_steps=_limit(size.shrink * family.max_steps / 3, contender),
+                options=target_options(contender, subject, family.eps, family.gamma),
+            )
+            ranges = contender.search_ranges
+            found[family.name, contender.label] = Search(
+                cell, ranges, min(size.trials, family.trials)
+            )
+    return found
+
+
+def proved(family: Family, contender: Contender) -> dict[str, Any] | None:
+    """Options by theory, with f(x0) - min f of the first start; f >= 0 where min f is unknown."""
+    subject = family.build()
+    x0 = start_points(subject, Cell(family.problem, "gd", start=family.start, replicas=1))
+    gap = float(subject.value(x0)[0]) - (subject.facts.minimum or 0.0)
+    return proved_options(
+        contender, subject, eps=family.eps, gamma=family.gamma, gap=max(gap, 1e-3)
+    )
+
+
+# ------------------------------------------------------------------------------------ cells
+
+
+def standard_cells(size: Size, tuned: Mapping[tuple[str, str], Tuned]) -> list[Cell]:
+    """Every method on every family, by theory where the problem proves constants, and as tuned."""
+    cells = []
+    for family in size.families:
+        for contender in CONTENDERS:
+            options = {
+                "theory": proved(family, contender),
+                "practical": tuned[family.name, contender.label].options,
+            }
+            if family not in (SADDLE, OCTOPUS):
+                del options["theory"]
+            for mode, chosen in options.items():
+                if chosen is None:
+                    continue
+                cell = family_cell(family, contender, size, options=chosen)
+                if contender.label == "natasha2" and mode == "theory":
+                    # One search of Oja's method takes tens of thousands of steps there.
+                    cell = dataclasses.replace(cell, max_steps=100)
+                tags = {**cell.tags, "mode": mode}
+                cells.append(dataclasses.replace(cell, tags=tags))
+                if family is SADDLE and contender.label != "natasha2":
+                    exact = {**tags, "sweep": "exact saddle"}
+                    cells.append(dataclasses.replace(cell, tags=exact, start="saddle"))
+    return cells
+
+
+def octopus_settings(label: str) -> dict[str, Any] | None:
+    """Steps and noise as Du et al. have them; None for methods without such an option."""
+    lr, kick = _OCTOPUS_LR, _OCTOPUS_KICK
+    sigma = kick / math.sqrt(2.0 * lr)
+    known: dict[str, dict[str, Any]] = {
+        "gd": {"lr": lr},
+        "perturbed-gd": {"lr": lr, "radius": kick, "grad_threshold": kick, "wait": 100},
+        "noisy-sgd": {"lr": lr, "noise": kick / lr},
+        "agld": {"lr": lr, "sigma": sigma},
+        "sgld": {"lr": lr, "sigma": sigma},
+        "asgld": {"lr": lr, "sigma": sigma},
+        "neon": {"lr": lr, "grad_threshold": kick, "gamma": 1.0, "hessian_lipschitz": 4.0},
+    }
+    return known.get(label)
+
+
+def octopus_cells(size: Size, tuned: Mapping[tuple[str, str], Tuned]) -> list[Cell]:
+    """d saddles in a row, and saddles whose curvature is tied to eps."""
+    cells = []
+    for contender in CONTENDERS:
+        options = octopus_settings(contender.label)
+        if options is None:
+            options = tuned["octopus", contender.label].options
+        is_slow = not _is_batched(contender)
+        seeds = max(size.seeds // 3, 4) if is_slow else size.seeds
+        steps = size.octopus_steps // 10 if is_slow else size.octopus_steps
+        if contender.label in _SLOW:
+            steps = min(steps, 300)
+        for dim in size.octopus_dims:
+            if is_slow and dim > 8:
+                continue
+            cells.append(
+                family_cell(OCTOPUS, contender, size, problem_options={"dim": dim},
+                            options=options, replicas=seeds, max_steps=steps, budget=8_000.0,
+                            tags={"label": contender.label, "sweep": "octopus", "dim": dim})
+            )  # fmt: skip
+        for eps in size.octopus_eps:
+            cells.append(
+                family_cell(OCTOPUS, contender, size, problem_options={"dim": 3, "eps": eps},
+                            options=_for_accuracy(contender, options, eps, 0.5 * math.sqrt(eps)),
+                            eps=eps, gamma=0.5 * math.sqrt(eps),
+                            replicas=seeds, max_steps=steps, budget=8_000.0,
+                            tags={"label": contender.label, "sweep": "octopus eps", "eps": eps})
+            )  # fmt: skip
+    return cells
+
+
+def _for_accuracy(
+    contender: Contender, options: Mapping[str, Any], eps: float, gamma: float
+) -> dict[str, Any]:
+    """The options with the accuracy asked for, where the method has an option for it."""
+    chosen = dict(options)
+    for name, value in (("eps", eps / 2.0), ("grad_threshold", eps / 2.0), ("gamma", gamma)):
+        if name in chosen:
+            chosen[name] = value
+    return chosen
+
+
+def chain_settings(label: str, eps: float) -> dict[str, Any] | None:
+    """Fixed steps on the worst-case chain; None for methods that are not run there."""
+    lr, rho, smoothness = _CHAIN_LR, _CHAIN_RHO, _CHAIN_SMOOTHNESS
+    curvature = {"hessian_lipschitz": rho, "eps": eps / 2.0}
+    known: dict[str, dict[str, Any]] = {
+        "gd": {"lr": lr},
+        "perturbed-gd": {"lr": lr, "radius": 1e-2, "grad_threshold": eps / 2.0},
+        "agld": {"lr": lr, "sigma": 1e-3},
+        "sgld": {"lr": lr, "sigma": 1e-3},
+        "asgld": {"lr": lr, "sigma": 1e-3},
+        "asg": {"lr": lr},
+        "noisy-sgd": {"lr": lr, "noise": 1e-2},
+        "neon": {"lr": lr, "grad_threshold": eps / 2.0, "gamma": math.sqrt(eps),
+                 "hessian_lipschitz": rho},
+        "cubic-newton": {"eps": eps / 2.0, "gamma": 1e3},
+        "trace": {"eps": eps / 2.0, "gamma": 1e3},
+        "fast-cubic": curvature,
+        "carmon-accelerated": {**curvature, "smoothness": smoothness},
+        "carmon-cubic": {**curvature, "smoothness": smoothness},
+        "perturbed-agd": {"lr": lr, "theta": 0.1, "grad_threshold": eps / 2.0},
+        "lbfgs": {},
+        "adam": {"lr": 1e-2},
+    }  # fmt: skip
+    return known.get(label)
+
+
+def chain_cells(size: Size) -> list[Cell]:
+    """The chain on which convergence, not escape, is slow: only |grad f| <= eps is asked."""
+    cells = []
+    for contender in CONTENDERS:
+        for eps in size.chain_eps:
+            options = chain_settings(contender.label, eps)
+            if options is None or (contender.oracle == "hvp" and eps < 0.1):
+                continue
+            has_noise = contender.label in escape.NOISY
+            cells.append(
+                Cell("worst-case-chain", contender.method, {"eps": eps}, options,
+                     replicas=4 if has_noise else 1, max_steps=size.chain_steps,
+                     budget=None if contender.oracle == "hessian" else float(size.chain_steps),
+                     eps=eps, gamma=math.inf,
+                     tags={"label": contender.label, "sweep": "chain", "eps": eps})
+            )  # fmt: skip
+    return cells
+
+
+# ------------------------------------------------------------------------------------ the whole
+
+
+@dataclass(frozen=True)
+class Study:
+    """All results, and the settings that were found."""
+
+    size: str
+    results: list[Result]
+    tuned: dict[tuple[str, str], Tuned] = field(default_factory=dict)
+
+    def select(self, sweep: str, **tags: Any) -> list[Result]:
+        """Results of one sweep whose tags have these values; failed ones too."""
+        wanted = {"sweep": sweep, **tags}
+        return [
+            r for r in self.results if all(r.cell["tags"].get(k) == v for k, v in wanted.items())
+        ]
+
+
+def run_study(
+    size: str = "ci",
+    *,
+    store: Store | None = None,
+    jobs: int = 1,
+    report: Callable[[str, int, int, str], None] | None = None,
+) -> Study:
+    """Search, measure, and return everything; `report` hears (stage, done, all, what)."""
+    if size not in SIZES:
+        raise ValueError(f"size={size!r}: need one of {', '.join(SIZES)}")
+    chosen = SIZES[size]
+
+    def tell(stage: str) -> Callable[[int, int, Any], None]:
+        def say(done: int, total: int, what: Any) -> None:
+            if report is not None:
+                report(stage, done, total, what.label if isinstance(what, Result) else what)
+
+        return say
+
+    tasks = searches(chosen)
+    settings = run_searches(tasks.values(), store=store, jobs=jobs, report=tell("settings"))
+    tuned = dict(zip(tasks, settings, strict=True))
+    cells = [
+        *escape.all_cells(chosen.escape),
+        *standard_cells(chosen, tuned),
+        *octopus_cells(chosen, tuned),
+        *chain_cells(chosen),
+    ]
+    results = run_cells(cells, store=store, jobs=jobs, report=tell("cells"))
+    return Study(size, results, tuned)
+
+
+def contenders_of_table() -> list[Contender]:
+    """The fourteen rows, in the paper's order."""
+    return sorted((c for c in BY_LABEL.values() if c.row), key=lambda c: c.row)
