@@ -56,7 +56,7 @@ INLINE void philox_begin(philox *x, const draw *d, uint64_t index) {
 typedef struct {
     u32v product_0, product_1, high_0, high_1, c0, c1, c2, c3; /* Philox; only low words count */
     u32v even, odd;                                            /* words of even and odd elements */
-    f32v u, m, e, f, p, radius, t, a, b, cosine, sine;         /* Box-Muller */
+    f32v u, m, e, f, p, radius, t, a, b, w, cosine, sine;      /* Box-Muller */
     f32v z_low, z_high;                                        /* the block's normals, in order */
 } block;
 
@@ -124,37 +124,41 @@ INLINE void radius_step(int step, block *b) {
     if (step == 14) b->radius = sqrt32(b->p);
 }
 
-/* cos(pi t) = (1 - T^2) c(A) and sin(pi t) = T A s(A) with T = 2t and A = 4 - T^2. The factors in
- * front hold the zeros and are each rounded once, so both are accurate to a few ulp everywhere;
- * c and s are smooth and positive, with relative errors below 2^-25 and 2^-27. */
-enum { ANGLE_STEPS = 9 };
+/* With T = |2t|, w = 1 - T and a = T (2 - T) = 1 - w^2: |sin(pi t)| = a s(a), cos(pi t) = w c(a).
+ * The factors in front hold the zeros and are accurate to an ulp, so sine and cosine are accurate
+ * everywhere; s and c are smooth and positive, with relative errors below 2^-26. */
+enum { ANGLE_STEPS = 10 };
 
 INLINE void angle_step(int step, block *b) {
-    static const float sine[] = {0x1.dbf900p-25f, 0x1.7c8e7ep-19f, 0x1.f1bdf8p-14f,
-                                 0x1.94d5d2p-9f, 0x1.631942p-5f, 0x1.d976f4p-3f};
-    static const float cosine[] = {0x1.eec596p-22f, 0x1.4750ecp-16f, 0x1.5d6b0cp-11f,
-                                   0x1.b54d3ap-7f, 0x1.0bed2ep-3f, 0x1.91e3a8p-2f};
+    static const float sine[] = {0x1.c84f44p-16f, 0x1.edee34p-11f, 0x1.503776p-6f, 0x1.d97702p-3f,
+                                 0x1.d976f4p-1f};
+    static const float cosine[] = {0x1.714286p-13f, 0x1.3a307ep-8f, 0x1.411172p-4f, 0x1.2d6ac8p-1f,
+                                   0x1.2d6abep+0f};
     if (step == 0) b->t = to_float(b->odd);
     if (step == 1) b->t = scale_down(b->t, 30);
-    if (step == 2) b->a = fnma32(b->t, b->t, splat(4.0f));
+    if (step == 2) b->a = (f32v)((u32v)b->t & 0x7fffffffu);
     if (step == 3) {
+        b->w = 1.0f - b->a;
+        b->b = 2.0f - b->a;
+    }
+    if (step == 4) b->a = b->a * b->b;
+    if (step == 5) {
+        b->t = (f32v)(((u32v)b->t & 0x80000000u) | (u32v)b->a); /* a, with the sign of t */
         b->sine = splat(sine[0]);
         b->cosine = splat(cosine[0]);
     }
-    if (step >= 3 && step < 8) {
-        b->sine = fma32(b->sine, b->a, splat(sine[step - 2]));
-        b->cosine = fma32(b->cosine, b->a, splat(cosine[step - 2]));
+    if (step >= 5 && step < 9) {
+        b->sine = fma32(b->sine, b->a, splat(sine[step - 4]));
+        b->cosine = fma32(b->cosine, b->a, splat(cosine[step - 4]));
     }
-    if (step == 6) b->b = fnma32(b->t, b->t, splat(1.0f));
-    if (step == 7) b->t = b->t * b->a;
-    if (step == 8) {
+    if (step == 9) {
         b->sine = b->t * b->sine;
-        b->cosine = b->b * b->cosine;
+        b->cosine = b->w * b->cosine;
     }
 }
 
 /* Where the steps of the transform lie, relative to its first. A square root takes its time. */
-enum { ANGLE_AT = 5, JOIN_AT = 17, NORMAL_STEPS = 19 };
+enum { ANGLE_AT = 6, JOIN_AT = 17, NORMAL_STEPS = 19 };
 
 INLINE void normal_step(int step, block *b) {
     radius_step(step, b);

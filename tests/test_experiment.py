@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from asgld import experiment
-from asgld.catalog import BY_LABEL, CONTENDERS, build_method, proved_options
+from asgld.catalog import BY_LABEL, CONTENDERS, proved_options
 from asgld.experiment import Cell, Result, Store, measure, run_cells, start_points
+from asgld.methods import method as make_method
 from asgld.oracle import Oracle
 from asgld.problems import problem
 from asgld.run import run
@@ -94,7 +95,7 @@ def test_events_are_those_of_a_step_by_step_run() -> None:
     saddle = subject.facts.saddles[0]
     path = run(
         Oracle(subject),
-        build_method("agld", lr=0.1, sigma=0.003),
+        make_method("agld", lr=0.1, sigma=0.003),
         torch.zeros(6, 8, dtype=torch.float64),
         max_steps=400,
         record=Record(schedule="linear", every=1, grad_norms=True, iterates=True),
@@ -135,7 +136,7 @@ def test_methods_that_run_alone_give_what_a_batch_of_them_gives() -> None:
     result = measure(cell)
     together = run(
         Oracle(problem("strict-saddle", **SADDLE)),
-        build_method("carmon-cubic"),
+        make_method("carmon-cubic"),
         torch.zeros(3, 8, dtype=torch.float64),
         max_steps=2,
     )
@@ -291,7 +292,7 @@ def test_settings_by_theory_and_by_search_build_every_method(contender, samples)
     assert proved is not None
     drawn = {k: math.sqrt(low * high) for k, (low, high) in contender.search_ranges.items()}
     for options in (proved, {**contender.base(subject), **drawn}):
-        method = build_method(contender.method, **options)
+        method = make_method(contender.method, **options)
         start = torch.full((2, 6), 0.1, dtype=torch.float64)
         assert run(Oracle(subject), method, start, max_steps=2).steps.min() >= 1
 

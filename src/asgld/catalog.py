@@ -1,4 +1,4 @@
-"""All methods by name, and how to set their options: as proved, or as found by a search.
+"""The rows of the comparison, and how to set their options: as proved, or as found by a search.
 
 "theory" settings use nothing but the proved constants of the problem. "practical" settings are the
 best of a random search, the same number of trials for every method, on seeds that are not used
@@ -9,31 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asgld.methods import METHODS, Method, comparators, first_order, hessian_vector, second_order
+from asgld.methods import METHODS
 from asgld.problems import Problem
 
-RIVALS: dict[str, Any] = {
-    **first_order.METHODS,
-    **hessian_vector.METHODS,
-    **second_order.METHODS,
-    **comparators.METHODS,
-}
-_ALL: dict[str, Callable[..., Method]] = {**METHODS, **RIVALS}
-
-
-def build_method(name: str, **options: Any) -> Method:
-    """Make a method by its name.
-
-    >>> build_method("perturbed-gd", lr=0.1).lr
-    0.1
-    """
-    if name not in _ALL:
-        raise ValueError(f"method={name!r}: known are {', '.join(_ALL)}")
-    return _ALL[name](**options)
+# Methods that know settings by theory and the ranges of a search; the paper's family does not.
+RIVALS: dict[str, Any] = {name: kind for name, kind in METHODS.items() if hasattr(kind, "ranges")}
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,9 @@ def _paths(panel: Any, results: Sequence[Result]) -> None:
         panel.plot(x, middle, color=color, marker=marker, markersize=4, markevery=(0.2, 0.3),
                    linewidth=1.1, label=result.label)  # fmt: skip
         panel.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
-    panel.set(xscale="log", yscale="log", xlabel="gradient-equivalents")
+    # A replica that runs off is not worth the axis.
+    top = 30.0 * max((r.path["q50"][0] - lowest for r in results), default=1.0)
+    panel.set(xscale="log", yscale="log", xlabel="gradient-equivalents", ylim=(5e-7, top))
 
 
 def _reference(panel: Any, rows: Sequence[comparison.Row], slope: float) -> None:

@@ -37,9 +37,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld.catalog import build_method
 from asgld.events import EVENTS, Watch
-from asgld.methods.base import Method, replica_seed
+from asgld.methods import Method, replica_seed
+from asgld.methods import method as make_method
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem
 from asgld.run import Run, run
@@ -62,7 +62,7 @@ class Cell:
 
     Args:
         problem, problem_options: as for `asgld.problems.problem`.
-        method, options: as for `asgld.catalog.build_method`.
+        method, options: as for `asgld.methods.method`.
         start: "saddle", exactly there; "kicked", close to it; "random", the problem's own.
         saddle: which of the problem's saddles.
         replicas, seed: R replicas, their randomness from `seed`.
@@ -193,7 +193,7 @@ def measure(cell: Cell) -> Result:
 
 def _measure(cell: Cell) -> Result:
     subject = problem(cell.problem, **cell.problem_options)
-    method = build_method(cell.method, **cell.options)
+    method = make_method(cell.method, **cell.options)
     x0 = start_points(subject, cell)
     watch = Watch.of(subject, cell.saddle if cell.start != "random" else None,
                      eps=cell.eps, gamma=cell.gamma, until=cell.until)  # fmt: skip
