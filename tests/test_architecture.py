@@ -52,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "catalog", "experiment", "methods", "oracle", "problems", "run", "stopping", "theory",
         "tuning",
     },
-    "comparison": {"catalog", "experiment", "experiments", "survival", "theory"},
+    "comparison": {"catalog", "experiment", "experiments", "survival", "theory", "problems"},
     "figures": {"theory"},
     "comparison_figures": {"catalog", "comparison", "experiment", "experiments", "survival"},
     "report": {"experiments"},

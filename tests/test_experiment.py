@@ -19,7 +19,7 @@ from asgld.oracle import Oracle
 from asgld.problems import problem
 from asgld.run import run
 from asgld.stopping import Record
-from asgld.survival import fit_growth, fit_slope, median, survival
+from asgld.survival import bootstrap_medians, fit_growth, fit_slope, median, survival
 from asgld.tuning import HELD_OUT_SEED, Search, run_searches, search
 
 SADDLE = {"dim": 8, "gamma": 0.5, "rotated": True}
@@ -356,3 +356,15 @@ def test_growth_names_the_law(name, law) -> None:
     growth = fit_growth(dims, times)
     assert growth.best == name
     assert fit_growth(dims[:3], times[:3]).best == "too few points"
+
+
+def test_bootstrap_has_the_medians_of_its_samples() -> None:
+    rng = np.random.default_rng(4)
+    times = rng.exponential(size=9)
+    late = np.where(times < 1.0, times, 1.0)
+    for sample in ((times, np.ones(9, bool)), (late, times < 1.0), (times, times < 0.8),
+                   (times, rng.random(9) < 0.5)):  # fmt: skip
+        found = bootstrap_medians(sample, 50, np.random.default_rng(5))
+        draws = np.random.default_rng(5).integers(9, size=(50, 9))
+        expected = [median(sample[0][draw], sample[1][draw]) for draw in draws]
+        assert found.tolist() == expected

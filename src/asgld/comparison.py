@@ -18,6 +18,7 @@ from asgld.catalog import BY_LABEL, CONTENDERS
 from asgld.experiment import Result
 from asgld.experiments import escape
 from asgld.experiments.table1 import Study, contenders_of_table
+from asgld.problems import problem
 from asgld.survival import Slope, fit_growth, fit_slope
 from asgld.theory import table1
 
@@ -269,11 +270,22 @@ def octopus_rows(study: Study) -> list[Row]:
             {
                 "method": contender.label,
                 **{f"d={d}": m for d, m in zip(dims, medians, strict=True)},
-                "share_last": found[-1].share("sosp"),
+                "share_arrived": found[-1].share("sosp"),
+                "share_past_saddles": _share_past_saddles(found[-1]),
                 "power": growth.power,
             }
         )
     return rows
+
+
+def _share_past_saddles(result: Result) -> float:
+    """The part of the replicas that ended below the last saddle, by half of its depth."""
+    if result.error:
+        return math.nan
+    facts = problem(result.cell["problem"], **result.cell["problem_options"]).facts
+    assert facts.minimum is not None
+    last = 0.5 * (facts.minimum + facts.saddles[-1].value)
+    return float(np.mean(np.array(result.ends["final_value"]) < last))
 
 
 def control_rows(study: Study) -> list[Row]:
@@ -353,7 +365,7 @@ def checks(study: Study) -> list[Row]:
         rows.append(
             _check(
                 f"{label}: exponent of 1/eps on the worst-case chain",
-                f"{power:g}",
+                f"{power:g} as eps falls",
                 _interval(slope),
                 abs(slope.value - power) <= 0.25,
             )

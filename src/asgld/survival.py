@@ -49,7 +49,13 @@ def median(times: npt.ArrayLike, is_event: npt.ArrayLike) -> float:
 def bootstrap_medians(sample: Sample, count: int, rng: np.random.Generator) -> FloatArray:
     """Medians of `count` samples drawn with replacement."""
     times, is_event = sample
-    draws = rng.integers(len(times), size=(count, len(times)))
+    size = len(times)
+    draws = rng.integers(size, size=(count, size))
+    last_event = times[is_event].max(initial=-math.inf)
+    if np.all(times[~is_event] >= last_event):
+        # Nothing is censored before an event: the median is an order statistic.
+        known = np.sort(np.where(is_event, times, math.inf)[draws], axis=1)
+        return np.asarray(known[:, (size + 1) // 2 - 1], dtype=np.float64)
     return np.array([median(times[draw], is_event[draw]) for draw in draws])
 
 

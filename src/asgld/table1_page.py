@@ -166,7 +166,10 @@ _LATE_NOTE = """Median steps to leave a saddle that is met at step k0, where D =
 published escape time does not contain k0."""
 
 _OCTOPUS_NOTE = """d saddles in a row (Du et al. 2017), random start, median steps to the minimum.
-First-order methods have the step 1/(4 L) and the kicks of that paper, the others tuned settings."""
+gd, perturbed-gd, noisy-sgd, agld, sgld, asgld and neon have the step 1/(4 L) and the kicks of that
+paper, the others tuned settings. The two shares are of the largest d: replicas that arrived at
+|grad f| <= 0.1, and replicas that have all saddles behind them. Where the second is 1 and the first
+is not, as for sgld and asgld, noise or a shrunken step holds the gradient up, and not a saddle."""
 
 _CONTROL_NOTE = """Started exactly at a saddle. Exact gradients and no noise must stay there for
 ever; so must ASG when the noise of the samples has no part along the way down and the problem is

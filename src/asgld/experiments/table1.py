@@ -154,8 +154,8 @@ class Size:
 
 
 SIZES = {
-    "ci": Size("ci", escape.CI, 6, 3, 3, (SADDLE, OCTOPUS, REALISTIC[1]), (2, 3, 4), 2000,
-               (1.0, 0.25), (1.0, 0.5, 0.25), 1500, 0.2),
+    "ci": Size("ci", escape.CI, 4, 3, 3, (SADDLE, OCTOPUS, REALISTIC[1]), (2, 3, 4), 1000,
+               (1.0, 0.25), (1.0, 0.5, 0.25), 1500, 0.1),
     "full": Size("full", escape.FULL, 30, 8, 5, FAMILIES, (2, 3, 4, 5, 6, 8), 8000,
                  (1.0, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)),
 }  # fmt: skip
