@@ -41,29 +41,17 @@ ALLOWED: dict[str, set[str]] = {
     "scipy_interop": {"bounds", "curvature", "methods", "minimize", "run"},
     # meaning: a run against theory, experiments, pictures; a report never sees an oracle
     "diagnostics": {"curvature", "methods", "optim", "theory"},
-    "survival": set(),
-    "catalog": {"methods", "problems"},
-    "events": {"counts", "curvature", "oracle", "problems", "run"},
-    "experiment": {
-        "catalog", "events", "methods", "oracle", "problems", "run", "stopping", "survival",
+    "sweep": {
+        "counts", "curvature", "methods", "oracle", "problems", "run", "stopping",
     },
-    "tuning": {"experiment"},
-    "experiments": {
-        "catalog", "experiment", "methods", "oracle", "problems", "run", "stopping", "theory",
-        "tuning",
-    },
-    "comparison": {"catalog", "experiment", "experiments", "survival", "theory", "problems"},
+    "experiments": {"methods", "oracle", "problems", "run", "stopping", "sweep", "theory"},
     "figures": {"theory"},
-    "comparison_figures": {"catalog", "comparison", "experiment", "experiments", "survival"},
     "report": {"experiments"},
-    "table1_page": {
-        "catalog", "comparison", "experiment", "experiments", "report", "theory",
-    },
+    "comparison": {"experiments", "problems", "report", "sweep", "theory"},
     # the command line: parse, call, print
     "commands": {
-        "catalog", "comparison", "comparison_figures", "experiment", "experiments", "figures",
-        "methods", "minimize", "noise", "optim", "problems", "report", "table1_page", "theory",
-        "tuning",
+        "comparison", "experiments", "figures", "methods", "minimize", "noise", "optim",
+        "problems", "report", "sweep", "theory",
     },
     "cli": {"commands"},
     "__main__": {"cli"},

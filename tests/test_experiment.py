@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from asgld import experiment
-from asgld.catalog import BY_LABEL, CONTENDERS, proved_options
-from asgld.experiment import Cell, Result, Store, measure, run_cells, start_points
 from asgld.methods import method as make_method
 from asgld.oracle import Oracle
 from asgld.problems import problem
 from asgld.run import run
 from asgld.stopping import Record
-from asgld.survival import bootstrap_medians, fit_growth, fit_slope, median, survival
-from asgld.tuning import HELD_OUT_SEED, Search, run_searches, search
+from asgld.sweep import engine
+from asgld.sweep.catalog import BY_LABEL, CONTENDERS, proved_options
+from asgld.sweep.engine import Cell, Result, Store, measure, run_cells, start_points
+from asgld.sweep.survival import bootstrap_medians, fit_growth, fit_slope, median, survival
+from asgld.sweep.tuning import HELD_OUT_SEED, Search, run_searches, search
 
 SADDLE = {"dim": 8, "gamma": 0.5, "rotated": True}
 ESCAPE = Cell("strict-saddle", "agld", SADDLE, {"lr": 0.1, "sigma": 0.003}, "saddle",
@@ -55,7 +55,7 @@ def test_key_depends_on_everything_and_on_nothing_else() -> None:
 
 def test_key_depends_on_the_version_of_the_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ESCAPE.key
-    monkeypatch.setattr(experiment, "NUMERICS", "next")
+    monkeypatch.setattr(engine, "NUMERICS", "next")
     assert ESCAPE.key != before
 
 
@@ -190,7 +190,7 @@ def test_cells_run_on_one_thread_and_give_the_others_back(
         seen.append(torch.get_num_threads())
         raise RuntimeError("enough")
 
-    monkeypatch.setattr(experiment, "_measure", note)
+    monkeypatch.setattr(engine, "_measure", note)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -218,7 +218,7 @@ def test_killed_run_resumes_with_what_is_there(
         seen.append(cell)
         return measure(cell)
 
-    monkeypatch.setattr(experiment, "measure", count)
+    monkeypatch.setattr(engine, "measure", count)
     results = run_cells([ESCAPE, NEWTON], store=store)
     assert seen == [NEWTON]
     assert [content(r) for r in results] == [content(r) for r in run_cells([ESCAPE, NEWTON])]

@@ -473,6 +473,7 @@ def test_native_absence_has_a_reason(tmp_path: Any, monkeypatch: pytest.MonkeyPa
         _native._load.cache_clear()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_native_kernel_and_torch_share_one_pool() -> None:
     # In a process of its own: other packages of this one may bring runtimes that nobody uses.
     code = """

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import typer.testing
 
-from asgld import comparison, comparison_figures, report, table1_page
-from asgld.catalog import BY_LABEL, CONTENDERS
+from asgld import report
 from asgld.commands import compare as commands
-from asgld.experiment import Cell, Store, measure, run_cells
+from asgld.comparison import analysis, figures, page
 from asgld.experiments import escape, table1
-from asgld.survival import Slope, fit_slope
+from asgld.sweep.catalog import BY_LABEL, CONTENDERS
+from asgld.sweep.engine import Cell, Store, measure, run_cells
+from asgld.sweep.survival import Slope, fit_slope
 from asgld.theory import table1 as printed_rows
 
 FEW = ("agld", "asg", "asgld-batch", "carmon-cubic", "cubic-newton", "gd", "perturbed-gd")
@@ -96,7 +97,7 @@ def test_escape_time_grows_by_the_predicted_steps_per_log_dimension(label: str) 
     ]  # fmt: skip
     samples = [measure(cell).times("fall") for cell in cells]
     slope = fit_slope(np.log(dims).tolist(), samples, log_time=False)
-    assert abs(slope.value - comparison.predicted_slope()) < 5 * 0.7
+    assert abs(slope.value - analysis.predicted_slope()) < 5 * 0.7
 
 
 def test_late_saddles_hold_alpha_one_and_not_alpha_zero() -> None:
@@ -115,8 +116,8 @@ def test_worst_case_chain_shows_the_exponents() -> None:
     results = run_cells(wanted)
     found = table1.Study("ci", results)
     # No chance is involved. The slopes tend to 2 and 3/2 as eps falls.
-    assert 1.5 < comparison.eps_slope(found, "gd", "chain").value < 2.0
-    assert 1.0 < comparison.eps_slope(found, "cubic-newton", "chain").value < 1.5
+    assert 1.5 < analysis.eps_slope(found, "gd", "chain").value < 2.0
+    assert 1.0 < analysis.eps_slope(found, "cubic-newton", "chain").value < 1.5
 
 
 def test_octopus_holds_gradient_descent_and_not_its_perturbed_form() -> None:
@@ -162,14 +163,14 @@ def test_controls_stay_at_the_saddle() -> None:
     ],
 )
 def test_verdict(slope: Slope, bound: float, expected: str) -> None:
-    assert comparison.verdict(slope, bound) == expected
+    assert analysis.verdict(slope, bound) == expected
 
 
 # ------------------------------------------------------------------------------------ the whole
 
 
 def test_study_measures_all_modes_and_fails_nowhere(study: table1.Study) -> None:
-    assert comparison.failures(study.results) == []
+    assert analysis.failures(study.results) == []
     for mode in table1.MODES:
         for family in ("saddle", "octopus"):
             found = study.select("standard", family=family, mode=mode)
@@ -178,8 +179,8 @@ def test_study_measures_all_modes_and_fails_nowhere(study: table1.Study) -> None
 
 
 def test_page_holds_the_table_and_names_the_claims(study: table1.Study) -> None:
-    manifest = table1_page.manifest(study, "asgld table1", {"cores": 1})
-    text = table1_page.page(study, manifest)
+    manifest = page.manifest(study, "asgld table1", {"cores": 1})
+    text = page.page(study, manifest)
     for label in BY_LABEL:
         assert label in text
     assert "Claims that do not survive" in text
@@ -188,17 +189,17 @@ def test_page_holds_the_table_and_names_the_claims(study: table1.Study) -> None:
 
 
 def test_tables_are_rows_that_can_be_written(study: table1.Study) -> None:
-    for name, rows in table1_page.tables(study).items():
+    for name, rows in page.tables(study).items():
         if rows:
             text = report.as_csv(commands._filled(rows))
             assert len(text.splitlines()) >= 1 + len(rows), name
-    assert [row["row"] for row in comparison.table_rows(study)] == list(range(1, 15))
+    assert [row["row"] for row in analysis.table_rows(study)] == list(range(1, 15))
 
 
 def test_figures_are_drawn(study: table1.Study) -> None:
-    figures = comparison_figures.all_figures(study)
-    assert len(figures) == 8
-    for figure in figures.values():
+    drawn = figures.all_figures(study)
+    assert len(drawn) == 8
+    for figure in drawn.values():
         assert report.as_bytes(figure, "png").startswith(b"\x89PNG")
 
 

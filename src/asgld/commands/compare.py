@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from asgld import comparison, report
-from asgld.catalog import BY_LABEL, Contender, proved_options
-from asgld.experiment import Cell, Result, Store, run_cells, start_points
+from asgld import report
+from asgld.comparison import analysis
 from asgld.problems import Problem, problem_names
 from asgld.problems import problem as make_problem
-from asgld.tuning import Search, run_searches
+from asgld.sweep.catalog import BY_LABEL, Contender, proved_options
+from asgld.sweep.engine import Cell, Result, Store, run_cells, start_points
+from asgld.sweep.tuning import Search, run_searches
 
 _DEFAULT = "gd,perturbed-gd,agld,asgld,cubic-newton"
 
@@ -102,10 +103,10 @@ def compare(
         f"median to |grad f| <= {eps:g} and lambda_min >= -{gamma:g}, censored replicas included; "
         "cost in gradient-equivalents (value 0.5, product 2, Hessian d)"
     )
-    for row in comparison.failures(results):
+    for row in analysis.failures(results):
         console.print(f"[red]{row['method']} failed: {row['error']}[/red]")
     if out is not None:
-        from asgld.comparison_figures import compare_figure
+        from asgld.comparison.figures import compare_figure
 
         report.write_text(out / "compare.csv", report.as_csv(rows))
         figure = compare_figure([r for r in results if not r.error], problem)
@@ -123,7 +124,7 @@ def table1(
     ),
 ) -> None:
     """Measure the paper's Table 1: tables, figures and a page."""
-    from asgld import comparison_figures, table1_page
+    from asgld.comparison import figures, page
     from asgld.experiments.table1 import run_study
 
     console = Console()
@@ -136,14 +137,14 @@ def table1(
             progress.update(tasks[stage], completed=done, description=f"{stage}: {what}")
 
         study = run_study(size.value, store=Store(out / "cells"), jobs=jobs, report=show)
-    tables = table1_page.tables(study)
+    tables = page.tables(study)
     for name, rows in tables.items():
         if rows:
             report.write_text(out / f"{name}.csv", report.as_csv(_filled(rows)))
-    manifest = table1_page.manifest(study, _command(), _machine(jobs))
+    manifest = page.manifest(study, _command(), _machine(jobs))
     report.write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    report.write_text(out / "table1.md", table1_page.page(study, manifest))
-    for name, figure in comparison_figures.all_figures(study).items():
+    report.write_text(out / "table1.md", page.page(study, manifest))
+    for name, figure in figures.all_figures(study).items():
         report.write_bytes(out / "figures" / f"{name}.png", report.as_bytes(figure, "png"))
     console.print(_table(tables["checks"], "What theory predicts"))
     for row in tables["failures"]:

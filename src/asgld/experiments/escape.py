@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asgld.catalog import BY_LABEL, proved_options
-from asgld.experiment import Cell
 from asgld.problems import problem
+from asgld.sweep.catalog import BY_LABEL, proved_options
+from asgld.sweep.engine import Cell
 
 LR, GAMMA, ENERGY, DELTA = 0.1, 0.5, 0.001, 0.01
 # The growth of D while the dependence on k0 is measured.

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asgld.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
-from asgld.experiment import Cell, Result, Store, run_cells, start_points
 from asgld.experiments import escape
 from asgld.problems import Problem, problem
-from asgld.tuning import Search, Tuned, run_searches
+from asgld.sweep.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
+from asgld.sweep.engine import Cell, Result, Store, run_cells, start_points
+from asgld.sweep.tuning import Search, Tuned, run_searches
 
 MODES = ("theory", "practical")
 

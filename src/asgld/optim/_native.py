@@ -78,7 +78,7 @@ def set_build(build: str | None) -> None:
 
 @functools.cache
 def _load(build: str | None) -> _Kernel:
-    reason = "the kernel was not built, for want of a C compiler when asgld was installed"
+    reason = "the kernel is not built; install asgld with a C compiler at hand"
     for name in available_builds() if build is None else [build]:
         path = _find(name)
         assert path is not None

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 import asgld
-from asgld import comparison
-from asgld.catalog import CONTENDERS, RIVALS
-from asgld.experiment import NUMERICS
+from asgld.comparison import analysis
 from asgld.experiments import escape
 from asgld.experiments.table1 import REALISTIC, SADDLE, SIZES, Study
+from asgld.sweep.catalog import CONTENDERS, RIVALS
+from asgld.sweep.engine import NUMERICS
 
 Row = dict[str, Any]
 
@@ -22,24 +22,24 @@ Row = dict[str, Any]
 def tables(study: Study) -> dict[str, list[Row]]:
     """All tables by file name."""
     found = {
-        "table1": comparison.table_rows(study),
-        "checks": comparison.checks(study),
-        "dimension": comparison.dimension_rows(study),
-        "dimension-leave": comparison.dimension_rows(study, "leave"),
-        "gamma": comparison.curvature_rows(study),
-        "late-saddles": comparison.late_rows(study),
-        "octopus": comparison.octopus_rows(study),
-        "controls": comparison.control_rows(study),
-        "realistic": comparison.realistic_rows(study),
-        "settings": comparison.setting_rows(study),
-        "cells": comparison.cell_rows(study),
-        "failures": comparison.failures(study.results),
+        "table1": analysis.table_rows(study),
+        "checks": analysis.checks(study),
+        "dimension": analysis.dimension_rows(study),
+        "dimension-leave": analysis.dimension_rows(study, "leave"),
+        "gamma": analysis.curvature_rows(study),
+        "late-saddles": analysis.late_rows(study),
+        "octopus": analysis.octopus_rows(study),
+        "controls": analysis.control_rows(study),
+        "realistic": analysis.realistic_rows(study),
+        "settings": analysis.setting_rows(study),
+        "cells": analysis.cell_rows(study),
+        "failures": analysis.failures(study.results),
     }
     for family, mode in (("saddle", "theory"), ("saddle", "practical"),
                          ("octopus", "theory"), ("octopus", "practical")):  # fmt: skip
-        found[f"standard-{family}-{mode}"] = comparison.standard_rows(study, family, mode)
+        found[f"standard-{family}-{mode}"] = analysis.standard_rows(study, family, mode)
     for mode in ("theory", "practical"):
-        found[f"exact-saddle-{mode}"] = comparison.standard_rows(
+        found[f"exact-saddle-{mode}"] = analysis.standard_rows(
             study, "saddle", mode, "exact saddle"
         )
     return found
@@ -91,7 +91,7 @@ def page(study: Study, made: dict[str, Any]) -> str:
         "## What theory predicts of these problems",
         _markdown(found["checks"], ("check", "expected", "measured", "holds")),
         "## Escape against dimension\n\n" + _DIMENSION_NOTE.format(
-            slope=comparison.predicted_slope(), lr=escape.LR, gamma=escape.GAMMA),
+            slope=analysis.predicted_slope(), lr=escape.LR, gamma=escape.GAMMA),
         _markdown([r for r in found["dimension"] if r["rotated"]], None, drop=("rotated",)),
         "![F1](figures/table1/f1-dimension.png)",
         "The second criterion, distance along the escape direction, for the same runs:",
@@ -199,7 +199,7 @@ def _claims(study: Study, found: dict[str, list[Row]]) -> str:
             f"gradient descent.** At equal noise both are linear in ln d: {agld['slope']:.1f} "
             f"[{agld['low']:.1f}, {agld['high']:.1f}] steps per ln d for AGLD, "
             f"{kicked['slope']:.1f} [{kicked['low']:.1f}, {kicked['high']:.1f}] for perturbed-gd, "
-            f"{comparison.predicted_slope():.1f} predicted for both. log^4 d is a total, not an "
+            f"{analysis.predicted_slope():.1f} predicted for both. log^4 d is a total, not an "
             "escape. With sigma fixed per coordinate, as the paper has it, the energy of the noise "
             f"grows like d, and AGLD shows {native['slope']:.1f} "
             f"[{native['low']:.1f}, {native['high']:.1f}].",

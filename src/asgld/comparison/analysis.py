@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from asgld.catalog import BY_LABEL, CONTENDERS
-from asgld.experiment import Result
 from asgld.experiments import escape
 from asgld.experiments.table1 import Study, contenders_of_table
 from asgld.problems import problem
-from asgld.survival import Slope, fit_growth, fit_slope
+from asgld.sweep.catalog import BY_LABEL, CONTENDERS
+from asgld.sweep.engine import Result
+from asgld.sweep.survival import Slope, fit_growth, fit_slope
 from asgld.theory import table1
 
 UNITS = ("steps", "spent", "value", "grad", "sample_grad", "hvp", "sample_hvp", "hessian",

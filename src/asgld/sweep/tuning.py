@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from asgld.experiment import NUMERICS, Cell, Store, measure, run_tasks
+from asgld.sweep.engine import NUMERICS, Cell, Store, measure, run_tasks
 
 # Seeds of the search start here: none of them is used to measure.
 HELD_OUT_SEED = 1_000_003
@@ -101,7 +101,7 @@ def run_searches(
     jobs: int = 1,
     report: Callable[[int, int, str], None] | None = None,
 ) -> list[Tuned]:
-    """Run the searches that the store does not hold; see `asgld.experiment.run_cells`."""
+    """Run the searches that the store does not hold; see `asgld.sweep.engine.run_cells`."""
     wanted = list(searches)
     by_key = {task.key: task for task in wanted}
     found: dict[str, Tuned] = {}

@@ -37,14 +37,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld.events import EVENTS, Watch
 from asgld.methods import Method, replica_seed
 from asgld.methods import method as make_method
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem
 from asgld.run import Run, run
 from asgld.stopping import Record, Stop
-from asgld.survival import median
+from asgld.sweep.events import EVENTS, Watch
+from asgld.sweep.survival import median
 
 FloatArray = npt.NDArray[np.float64]
 

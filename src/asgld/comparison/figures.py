@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asgld import comparison
-from asgld.catalog import BY_LABEL
-from asgld.experiment import Result
+from asgld.comparison import analysis
 from asgld.experiments.table1 import Study
-from asgld.survival import survival
+from asgld.sweep.catalog import BY_LABEL
+from asgld.sweep.engine import Result
+from asgld.sweep.survival import survival
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ _ORACLES = ("stochastic", "gradient", "hvp", "hessian")
 def dimension_figure(study: Study) -> Figure:
     """F1: escape time against d, one panel for each scaling of the noise and rotation."""
     figure, axes = _subplots(2, 2, (12, 8.4), sharex=True, sharey=True)
-    rows = comparison.dimension_rows(study)
+    rows = analysis.dimension_rows(study)
     for i, rotated in enumerate((True, False)):
         for j, noise in enumerate(("equal", "native")):
             panel = axes[i, j]
@@ -44,7 +44,7 @@ def dimension_figure(study: Study) -> Figure:
             panel.set_title(f"{noise} noise, {'rotated' if rotated else 'aligned'}", fontsize=10)
             panel.set_xscale("log", base=4)
             panel.set_yscale("log")
-            _reference(panel, shown, comparison.predicted_slope())
+            _reference(panel, shown, analysis.predicted_slope())
     for panel in axes[-1]:
         panel.set_xlabel("dimension d")
     for panel in axes[:, 0]:
@@ -65,7 +65,7 @@ def accuracy_figure(study: Study) -> Figure:
         for label in _ORDER:
             found = sorted(study.select(sweep, label=label), key=lambda r: -r.cell["tags"]["eps"])
             x = [1.0 / r.cell["tags"]["eps"] for r in found]
-            unit = comparison.unit_of(label)
+            unit = analysis.unit_of(label)
             _line(panel, label, x, [r.median("sosp", unit) for r in found])
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
@@ -81,7 +81,7 @@ def curvature_figure(study: Study) -> Figure:
     """F3: escape time against gamma."""
     figure, axes = _subplots(1, 1, (6.6, 4.6))
     panel = axes[0, 0]
-    for row in comparison.curvature_rows(study):
+    for row in analysis.curvature_rows(study):
         gammas = [float(k[6:]) for k in row if k.startswith("gamma=")]
         _line(panel, row["method"], gammas, [row[f"gamma={g}"] for g in gammas])
     low, high = panel.get_xlim()
@@ -97,7 +97,7 @@ def late_figure(study: Study) -> Figure:
     """F4: escape time against the step k0 at which the saddle is met."""
     figure, axes = _subplots(1, 1, (6.6, 4.6))
     panel = axes[0, 0]
-    for i, row in enumerate(comparison.late_rows(study)):
+    for i, row in enumerate(analysis.late_rows(study)):
         k0s = [int(k[3:]) for k in row if k.startswith("k0=")]
         times = [row[f"k0={k}"] for k in k0s]
         label = f"alpha = {row['alpha']:g}: k0^{row['exponent']:.2f}, law k0^{row['law']:g}"
@@ -149,7 +149,7 @@ def path_figure(study: Study) -> Figure:
 
 def profile_figure(study: Study) -> Figure:
     """F7: on which share of the problems a method costs at most tau times the best one."""
-    rows = comparison.realistic_rows(study)
+    rows = analysis.realistic_rows(study)
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     figure, axes = _subplots(1, 1 + len(_ORACLES), (17, 4.6), sharey=True)
     taus = np.geomspace(1, 1e3, 200)
@@ -301,7 +301,7 @@ def _paths(panel: Any, results: Sequence[Result]) -> None:
     panel.set(xscale="log", yscale="log", xlabel="gradient-equivalents", ylim=(5e-7, top))
 
 
-def _reference(panel: Any, rows: Sequence[comparison.Row], slope: float) -> None:
+def _reference(panel: Any, rows: Sequence[analysis.Row], slope: float) -> None:
     dims = [int(k[2:]) for row in rows for k in row if k.startswith("d=")]
     if not dims:
         return
