@@ -23,9 +23,14 @@ typedef struct {
 /* What is the same for all blocks of a run. Of the first three rounds' inputs only q low varies
  * along a run, so what the other counter words contribute is worked out here, once. */
 typedef struct {
-    u32v key[2 * ROUNDS];
-    u32v mix_0, mix_1a, mix_1b, mix_2; /* constants of rounds 0, 1, 1 and 2 */
-    u32v product;                      /* PHILOX_0 * q for the counters of the next block */
+    uint32_t key[2 * ROUNDS];
+    uint32_t mix_0, mix_1a, mix_1b, mix_2; /* constants of rounds 0, 1, 1 and 2 */
+    uint64_t last_key;                     /* for even words in the low half, for odd in the high */
+} philox_key;
+
+typedef struct {
+    philox_key key;
+    u32v product; /* PHILOX_0 * q for the counters of the next block */
 } philox;
 
 /* Begin at the block that holds element `index`. q must not cross a multiple of 2^32 in a run. */
@@ -35,16 +40,16 @@ INLINE void philox_begin(philox *x, const draw *d, uint64_t index) {
     uint32_t q_high = (uint32_t)(q >> 32) | d->purpose << 29;
     uint64_t of_step = (uint64_t)PHILOX_1 * d->step;
     uint64_t of_word_0 = (uint64_t)PHILOX_0 * ((uint32_t)(of_step >> 32) ^ q_high ^ key_0);
-    x->mix_0 = splat_low(d->stream ^ key_1);
-    x->mix_1a = splat_low((uint32_t)of_step ^ (key_0 + WEYL_0));
-    x->mix_1b = splat_low((uint32_t)(of_word_0 >> 32) ^ (key_1 + WEYL_1));
-    x->mix_2 = splat_low((uint32_t)of_word_0 ^ (key_1 + 2u * WEYL_1));
+    philox_key *k = &x->key;
+    k->mix_0 = d->stream ^ key_1;
+    k->mix_1a = (uint32_t)of_step ^ (key_0 + WEYL_0);
+    k->mix_1b = (uint32_t)(of_word_0 >> 32) ^ (key_1 + WEYL_1);
+    k->mix_2 = (uint32_t)of_word_0 ^ (key_1 + 2u * WEYL_1);
     for (int r = 0; r < ROUNDS; r++) {
-        x->key[2 * r] = splat_word(key_0 + (uint32_t)r * WEYL_0);
-        x->key[2 * r + 1] = splat_word(key_1 + (uint32_t)r * WEYL_1);
+        k->key[2 * r] = key_0 + (uint32_t)r * WEYL_0;
+        k->key[2 * r + 1] = key_1 + (uint32_t)r * WEYL_1;
     }
-    /* In the last round even words get the first key, odd words the second. */
-    x->key[2 * ROUNDS - 2] = pair_low(x->key[2 * ROUNDS - 2], x->key[2 * ROUNDS - 1]);
+    k->last_key = k->key[2 * ROUNDS - 2] | (uint64_t)k->key[2 * ROUNDS - 1] << 32;
     /* Counters in the order in which interleaving cosines and sines yields consecutive elements. */
     u64v product;
     for (int i = 0; i < LANES / 2; i++)
@@ -68,7 +73,7 @@ INLINE void philox_enter(philox *x, block *b) {
     x->product = (u32v)((u64v)x->product + (uint64_t)PHILOX_0 * (BLOCK / 4));
 }
 
-INLINE void philox_step(int step, const philox *x, block *b) {
+INLINE void philox_step(int step, const philox_key *k, block *b) {
     int r = step / 3, part = step % 3;
     if (part == 0) {
         if (r >= 2) b->product_0 = multiply_low(b->c0, splat_low(PHILOX_0));
@@ -83,28 +88,38 @@ INLINE void philox_step(int step, const philox *x, block *b) {
             if (r >= 1) b->high_1 = high_to_low(b->product_1);
         }
     } else if (r == 0) {
-        b->c2 = b->high_0 ^ x->mix_0;
+        b->c2 = b->high_0 ^ splat_word(k->mix_0);
     } else if (r == 1) {
-        b->c0 = b->high_1 ^ x->mix_1a;
+        b->c0 = b->high_1 ^ splat_word(k->mix_1a);
         b->c1 = b->product_1;
-        b->c2 = b->product_0 ^ x->mix_1b;
+        b->c2 = b->product_0 ^ splat_word(k->mix_1b);
     } else if (r == ROUNDS - 1) {
-        b->even = xor3(b->high_1, b->high_0, x->key[2 * r]);
+        b->even = xor3(b->high_1, b->high_0, (u32v)((u64v){0} + k->last_key));
     } else {
-        b->c0 = xor3(b->high_1, b->c1, x->key[2 * r]);
-        b->c2 = r == 2 ? b->high_0 ^ x->mix_2 : xor3(b->high_0, b->c3, x->key[2 * r + 1]);
+        b->c0 = xor3(b->high_1, b->c1, splat_word(k->key[2 * r]));
+        b->c2 = r == 2 ? b->high_0 ^ splat_word(k->mix_2)
+                       : xor3(b->high_0, b->c3, splat_word(k->key[2 * r + 1]));
         b->c1 = b->product_1;
         b->c3 = b->product_0;
     }
 }
 
+/* Polynomials of the Box-Muller transform, highest power first. */
+typedef struct {
+    float radius[9], sine[5], cosine[5];
+} coefficients;
+
+static const coefficients COEFFICIENTS = {
+    .radius = {-0x1.42f40ap-4f, 0x1.682c40p-3f, -0x1.bc8948p-3f, 0x1.f0d5c6p-3f, -0x1.27015ap-2f,
+               0x1.713bd6p-2f, -0x1.ec7290p-2f, 0x1.715490p-1f, -0x1.715476p+0f},
+    .sine = {0x1.c84f44p-16f, 0x1.edee34p-11f, 0x1.503776p-6f, 0x1.d97702p-3f, 0x1.d976f4p-1f},
+    .cosine = {0x1.714286p-13f, 0x1.3a307ep-8f, 0x1.411172p-4f, 0x1.2d6ac8p-1f, 0x1.2d6abep+0f},
+};
+
 /* radius = sqrt(-log2 u), with u and its logarithm to 1 ulp: u = m 2^e, m in [0.75, 1.5),
  * -log2 m = f p(f), f = m - 1, relative error of p below 2^-25. For u near 1 e is 0 and f exact.
  * The factor sqrt(2 ln 2) that makes it sqrt(-2 ln u) is in the coefficients of the angle. */
-INLINE void radius_step(int step, block *b) {
-    static const float coefficient[] = {
-        -0x1.42f40ap-4f, 0x1.682c40p-3f, -0x1.bc8948p-3f, 0x1.f0d5c6p-3f, -0x1.27015ap-2f,
-        0x1.713bd6p-2f, -0x1.ec7290p-2f, 0x1.715490p-1f, -0x1.715476p+0f};
+INLINE void radius_step(int step, const coefficients *k, block *b) {
     if (step == 0) b->even >>= 1;
     if (step == 1) b->u = to_float(b->even);
     if (step == 2) b->u = b->u + 0.5f; /* 2^31 u, rounded once, as u is in the contract */
@@ -118,8 +133,8 @@ INLINE void radius_step(int step, block *b) {
     }
     if (step == 5) b->e = (f32v)((i32v)b->e >> 23);
     if (step == 6) b->e = to_float((u32v)b->e);
-    if (step == 5) b->p = splat(coefficient[0]);
-    if (step >= 5 && step < 13) b->p = fma32(b->p, b->f, splat(coefficient[step - 4]));
+    if (step == 5) b->p = splat(k->radius[0]);
+    if (step >= 5 && step < 13) b->p = fma32(b->p, b->f, splat(k->radius[step - 4]));
     if (step == 13) b->p = fms32(b->p, b->f, b->e);
     if (step == 14) b->radius = sqrt32(b->p);
 }
@@ -129,11 +144,7 @@ INLINE void radius_step(int step, block *b) {
  * everywhere; s and c are smooth and positive, with relative errors below 2^-26. */
 enum { ANGLE_STEPS = 10 };
 
-INLINE void angle_step(int step, block *b) {
-    static const float sine[] = {0x1.c84f44p-16f, 0x1.edee34p-11f, 0x1.503776p-6f, 0x1.d97702p-3f,
-                                 0x1.d976f4p-1f};
-    static const float cosine[] = {0x1.714286p-13f, 0x1.3a307ep-8f, 0x1.411172p-4f, 0x1.2d6ac8p-1f,
-                                   0x1.2d6abep+0f};
+INLINE void angle_step(int step, const coefficients *k, block *b) {
     if (step == 0) b->t = to_float(b->odd);
     if (step == 1) b->t = scale_down(b->t, 30);
     if (step == 2) b->a = (f32v)((u32v)b->t & 0x7fffffffu);
@@ -144,12 +155,12 @@ INLINE void angle_step(int step, block *b) {
     if (step == 4) b->a = b->a * b->b;
     if (step == 5) {
         b->t = (f32v)(((u32v)b->t & 0x80000000u) | (u32v)b->a); /* a, with the sign of t */
-        b->sine = splat(sine[0]);
-        b->cosine = splat(cosine[0]);
+        b->sine = splat(k->sine[0]);
+        b->cosine = splat(k->cosine[0]);
     }
     if (step >= 5 && step < 9) {
-        b->sine = fma32(b->sine, b->a, splat(sine[step - 4]));
-        b->cosine = fma32(b->cosine, b->a, splat(cosine[step - 4]));
+        b->sine = fma32(b->sine, b->a, splat(k->sine[step - 4]));
+        b->cosine = fma32(b->cosine, b->a, splat(k->cosine[step - 4]));
     }
     if (step == 9) {
         b->sine = b->t * b->sine;
@@ -158,11 +169,11 @@ INLINE void angle_step(int step, block *b) {
 }
 
 /* Where the steps of the transform lie, relative to its first. A square root takes its time. */
-enum { ANGLE_AT = 6, JOIN_AT = 17, NORMAL_STEPS = 19 };
+enum { ANGLE_AT = 7, JOIN_AT = 20, NORMAL_STEPS = 22 };
 
-INLINE void normal_step(int step, block *b) {
-    radius_step(step, b);
-    angle_step(step - ANGLE_AT, b);
+INLINE void normal_step(int step, const coefficients *k, block *b) {
+    radius_step(step, k, b);
+    angle_step(step - ANGLE_AT, k, b);
     if (step == JOIN_AT) {
         b->cosine = b->cosine * b->radius;
         b->sine = b->sine * b->radius;
@@ -177,7 +188,7 @@ INLINE void normal_step(int step, block *b) {
 INLINE void next_words(philox *x, uint32_t *words) {
     block b;
     philox_enter(x, &b);
-    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, x, &b);
+    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, &x->key, &b);
     u32v low = (u32v)interleave_low((f32v)b.even, (f32v)b.odd);
     u32v high = (u32v)interleave_high((f32v)b.even, (f32v)b.odd);
     memcpy(words, &low, sizeof low);
@@ -188,8 +199,8 @@ INLINE void next_words(philox *x, uint32_t *words) {
 INLINE void next_normals(philox *x, float *z) {
     block b;
     philox_enter(x, &b);
-    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, x, &b);
-    UNROLL for (int step = 0; step < NORMAL_STEPS; step++) normal_step(step, &b);
+    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, &x->key, &b);
+    UNROLL for (int step = 0; step < NORMAL_STEPS; step++) normal_step(step, &COEFFICIENTS, &b);
     store(z, b.z_low);
     store(z + LANES, b.z_high);
 }

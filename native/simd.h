@@ -48,6 +48,16 @@ INLINE f32v splat(float x) {
     return (f32v)splat_word(bits);
 }
 
+/* Where one vector takes all of a load port, constants are better broadcast from memory, two at a
+ * time, than kept as vectors, of which there are more than registers. The compiler would keep them;
+ * so it may not know that this is the same pointer every time. */
+INLINE const void *opaque(const void *pointer) {
+#if LANES == 16
+    __asm__ volatile("" : "+r"(pointer));
+#endif
+    return pointer;
+}
+
 INLINE f32v load(const float *from) {
     f32v v;
     memcpy(&v, from, sizeof v);

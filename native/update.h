@@ -56,9 +56,9 @@ enum { NOISY_STEPS = PHILOX_STEPS + JOIN_AT + FINAL_STEPS };
 
 /* The phases of an iteration with simple and with general powers; see the top of this file. */
 #if LANES == 16
-enum { SIMPLE_PHASES = 11, GENERAL_PHASES = 14 };
+enum { SIMPLE_PHASES = 11, GENERAL_PHASES = 12 };
 #elif LANES == 8
-enum { SIMPLE_PHASES = 16, GENERAL_PHASES = 22 };
+enum { SIMPLE_PHASES = 14, GENERAL_PHASES = 20 };
 #else
 enum { SIMPLE_PHASES = NOISY_STEPS, GENERAL_PHASES = NOISY_STEPS };
 #endif
@@ -189,6 +189,8 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
         const int64_t early = j + depth - 1 - metric_at / phases;
         place last = place_of(r, &f, j), first = early == j ? last : place_of(r, &f, early);
         float *old = history[(uint64_t)j % HISTORY], *new = history[(uint64_t)early % HISTORY];
+        const philox_key *key = opaque(&x.key);
+        const coefficients *c = opaque(&COEFFICIENTS);
         UNROLL for (int i = depth - 1; i > 0; i--) w[i] = w[i - 1];
         UNROLL for (int phase = 0; phase < phases; phase++) {
             UNROLL for (int i = 0; i < depth; i++) {
@@ -196,8 +198,8 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
                 block *b = &w[i].noise;
                 half *low = &w[i].low, *high = &w[i].high;
                 if (step == philox_at) philox_enter(&x, b);
-                if (step >= philox_at && step < normal_at) philox_step(step - philox_at, &x, b);
-                normal_step(step - normal_at, b);
+                if (step >= philox_at && step < normal_at) philox_step(step - philox_at, key, b);
+                normal_step(step - normal_at, c, b);
                 metric_step(step - metric_at, alpha, beta, k, first, 0, new, low);
                 metric_step(step - metric_at, alpha, beta, k, first, 1, new, high);
                 final_step(step - final_at, alpha, beta, k, last, 0, old, b->z_low, low);
