@@ -24,7 +24,7 @@ from torch import Tensor
 
 import asgld
 from asgld.noise import Layout
-from asgld.optim import functional
+from asgld.optim import fused
 
 BASELINE = "AdamW fused"
 
@@ -76,7 +76,7 @@ def ours() -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
         "ASG loop": lambda p: asgld.ASG(p, foreach=False),
         "ASG foreach": lambda p: asgld.ASG(p, foreach=True),
     }
-    reason = functional.fused_unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
+    reason = fused.unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
     if reason is None:
         contenders |= {
             "ASGLD fused": lambda p: asgld.ASGLD(p, fused=True),

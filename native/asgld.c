@@ -14,11 +14,12 @@ typedef struct {
     void *param;
     const void *grad;
     void *sum;
+    int64_t *step; /* steps taken so far; the call adds one */
     int64_t count;
     /* Element j of a shard is element offset + j / row_length * row_stride + j % row_length of the
      * whole parameter. */
     int64_t offset, row_length, row_stride;
-    uint32_t stream, step;
+    uint64_t stream;
     int32_t param_type, sum_type;
 } tensor;
 
@@ -62,7 +63,7 @@ static void plan_step(step_plan *p, const options *o) {
 /* What depends on the steps that a tensor has taken, and on whether it is of doubles. */
 static void plan_tensor(step_plan *p, const tensor *t) {
     int is_double = t->param_type == FLOAT64;
-    double shift = p->o->d_init + p->o->delta * t->step;
+    double shift = p->o->d_init + p->o->delta * (double)*t->step;
     p->rule.shift = (float)shift;
     p->rule64.shift = shift;
     if (p->planned == shift && p->is_planned_for_double == is_double) return;
@@ -93,6 +94,8 @@ static void draw_words(const draw *d, uint64_t index, int64_t count, uint32_t *o
     }
 }
 
+static int is_narrow(int type) { return type == BFLOAT16 || type == FLOAT16; }
+
 /* Consecutive elements whose dtypes, or whose gradient scale, the kernel does not take as they
  * are: they pass through float32 buffers. */
 static void update_staged(const step_plan *p, const tensor *t, int64_t at,
@@ -100,6 +103,8 @@ static void update_staged(const step_plan *p, const tensor *t, int64_t at,
     float param[STAGE], grad[STAGE], sum[STAGE];
     uint32_t words[STAGE];
     const float factor = (float)p->o->grad_factor;
+    const int is_dithered = p->o->stochastic_rounding &&
+                            (is_narrow(t->param_type) || is_narrow(t->sum_type));
     for (int64_t part; count > 0; at += part, index += (uint64_t)part, count -= part) {
         part = STAGE - (int64_t)(index % STAGE);
         part = part < count ? part : count;
@@ -111,23 +116,22 @@ static void update_staged(const step_plan *p, const tensor *t, int64_t at,
         noise.purpose = UPDATE;
         run r = {param, grad, sum, part, index, noise};
         p->update(&p->rule, &r);
-        for (int is_sum = 0; is_sum < 2; is_sum++) {
-            int type = is_sum ? t->sum_type : t->param_type;
-            float *x = is_sum ? sum : param;
-            if (p->o->stochastic_rounding && (type == BFLOAT16 || type == FLOAT16)) {
-                noise.purpose = is_sum ? ROUND_SUM : ROUND_PARAMETER;
-                draw_words(&noise, index, part, words);
-                dither(type, x, words, part);
-            }
-            narrow(type, x, is_sum ? t->sum : t->param, at, part);
+        if (is_dithered) {
+            noise.purpose = ROUND;
+            draw_words(&noise, index, part, words);
+            if (is_narrow(t->param_type)) dither(t->param_type, param, words, part);
+            for (int64_t i = 0; i < part; i++) words[i] >>= 16; /* the other half is for the sum */
+            if (is_narrow(t->sum_type)) dither(t->sum_type, sum, words, part);
         }
+        narrow(t->param_type, param, t->param, at, part);
+        narrow(t->sum_type, sum, t->sum, at, part);
     }
 }
 
 /* Elements [at, end) of a tensor, run by run. */
 static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) {
     plan_tensor(p, t);
-    draw noise = {p->o->seed, t->stream, t->step, UPDATE};
+    draw noise = {p->o->seed, (uint32_t)t->stream, (uint32_t)*t->step, UPDATE};
     int is_direct = t->param_type == FLOAT32 && t->sum_type == FLOAT32 && p->o->grad_factor == 1.0;
     while (at < end) {
         int64_t column = at % t->row_length, count = t->row_length - column;
@@ -162,10 +166,7 @@ static void update_range(step_plan *p, const tensor *tensors, int64_t from, int6
 /* A chunk is worth the time of handing it out; below the smallest a second thread does not pay. */
 enum { CHUNK = 1 << 15, SMALLEST = 1 << 13 };
 
-EXPORT void asgld_step(const tensor *tensors, int64_t number, const options *o) {
-    int64_t total = 0;
-    for (int64_t i = 0; i < number; i++) total += tensors[i].count;
-    if (total == 0) return;
+static void update_all(const tensor *tensors, int64_t total, const options *o) {
     if (o->threads == 1 || total <= 2 * SMALLEST) {
         step_plan p;
         plan_step(&p, o);
@@ -182,6 +183,18 @@ EXPORT void asgld_step(const tensor *tensors, int64_t number, const options *o) 
         for (int64_t from = 0; from < total; from += chunk)
             update_range(&p, tensors, from, from + chunk < total ? from + chunk : total);
     }
+}
+
+/* Return 0, or, with nothing changed, 1 if a step count does not fit the noise counter. */
+EXPORT int32_t asgld_step(const tensor *tensors, int64_t number, const options *o) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < number; i++) {
+        if (*tensors[i].step < 0 || *tensors[i].step > UINT32_MAX) return 1;
+        total += tensors[i].count;
+    }
+    if (total > 0) update_all(tensors, total, o);
+    for (int64_t i = 0; i < number; i++) ++*tensors[i].step;
+    return 0;
 }
 
 /* For tests: the words and normals of elements [index, index + count). */

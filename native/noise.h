@@ -12,7 +12,7 @@ static const uint32_t PHILOX_0 = 0xD2511F53u, PHILOX_1 = 0xCD9E8D57u;
 static const uint32_t WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
 
 /* What words are for, as in asgld/noise.py. */
-enum { UPDATE, ROUND_PARAMETER, ROUND_SUM };
+enum { UPDATE, ROUND };
 
 /* Which words: all that a counter holds but the number of the four elements it serves. */
 typedef struct {

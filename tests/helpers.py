@@ -11,7 +11,8 @@ from torch import Tensor
 
 import asgld
 from asgld.noise import Layout
-from asgld.optim import functional
+from asgld.optim import fused
+from asgld.optim.functional import Rule
 
 # (alpha, beta): the special cases, the paper's settings, ties, and general powers.
 EXPONENTS = [
@@ -39,8 +40,20 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
 }
-if functional.fused_unavailable_reason([torch.zeros(1)], [Layout.whole(1)]) is None:
+if fused.unavailable_reason([torch.zeros(1)], [Layout.whole(1)]) is None:
     BACKENDS["fused"] = {"fused": True}
+RULE: dict[str, Any] = {
+    "lr": 0.1,
+    "alpha": 1.0,
+    "beta": 1.0,
+    "sigma": 0.1,
+    "delta": 0.01,
+    "d_init": 1.0,
+    "weight_decay": 0.0,
+    "seed": 0,
+    "maximize": False,
+    "stochastic_rounding": False,
+}
 HEATING = "ignore:beta=.* with alpha=.*:UserWarning"
 
 
@@ -74,3 +87,30 @@ def take_steps(optimizer: torch.optim.Optimizer, steps: int, *, first: int = 0) 
 def make_model(seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+
+def take_kernel_step(
+    table: Any,
+    params: list[Tensor],
+    grads: list[Tensor],
+    sums: list[Tensor],
+    streams: list[int],
+    steps: list[int],
+    rows: list[tuple[int, int, int] | None] | None = None,
+    momenta: list[Tensor] | None = None,
+    *,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+    num_steps: int = 1,
+    table_options: dict[str, Any] | None = None,
+    **knobs: Any,
+) -> list[int]:
+    """Take steps of a kernel, through its table, and return the step counts after them."""
+    device = params[0].device if params else "cpu"
+    counts = [torch.tensor(k, device=device) for k in steps]
+    rule = Rule(**{**RULE, **knobs})
+    columns = (params, sums, counts, streams, rows or [None] * len(params), momenta or [])
+    where = table(*columns, **(table_options or {}))
+    for _ in range(num_steps):
+        where.step([g.data_ptr() for g in grads], rule, grad_scale, found_inf)
+    return [int(count) for count in counts]

@@ -74,7 +74,7 @@ BAD_PARAMS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: asgld.ASGLD([{"params": make_parameters([(3,)]), "betta": 1.0}]),
         ValueError,
-        "unknown option 'betta' in a parameter group; known are alpha, beta",
+        "unknown option 'betta' in a parameter group; known are alpha, annealing, beta",
     ),
     (lambda: asgld.ASG(make_parameters([(3,)]), sigma=0.1), TypeError, r"ASG takes no sigma=0\.1"),
     (lambda: asgld.ASG(make_parameters([(3,)]), beta=1), TypeError, "ASG takes no beta=1"),

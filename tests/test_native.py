@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import take_kernel_step
 from torch import Tensor
 
 from asgld import noise
@@ -60,8 +61,9 @@ def problem(
 
 def step(*tensors: Tensor, layout: tuple[int, int, int] | None = None, **knobs: Any) -> None:
     """Take one step of the kernel on one parameter."""
-    param, grad, total = tensors
-    _native.step([param], [grad], [total], [STREAM], [STEP], [layout], **{**KNOBS, **knobs})
+    take_kernel_step(
+        _native.Table, *([t] for t in tensors), [STREAM], [STEP], [layout], **{**KNOBS, **knobs}
+    )
 
 
 def expected(
@@ -252,12 +254,11 @@ def test_native_step_counts_steps_per_tensor() -> None:
     tensors = [problem(500) for _ in range(3)]
     steps = [0, 5, 1_000_000]
     lists = [list(column) for column in zip(*tensors, strict=True)]
-    _native.step(*lists, [STREAM] * 3, steps, None, **{**KNOBS, "alpha": 0.7, "delta": 1.0})
+    knobs = {**KNOBS, "alpha": 0.7, "delta": 1.0}
+    take_kernel_step(_native.Table, *lists, [STREAM] * 3, steps, **knobs)
     for (param, _, _), k in zip(tensors, steps, strict=True):
         alone = problem(500)
-        _native.step(
-            *([t] for t in alone), [STREAM], [k], None, **{**KNOBS, "alpha": 0.7, "delta": 1.0}
-        )
+        take_kernel_step(_native.Table, *([t] for t in alone), [STREAM], [k], **knobs)
         assert torch.equal(param, alone[0])
     assert not torch.equal(tensors[0][0], tensors[1][0])
 
@@ -314,8 +315,13 @@ def test_native_step_is_independent_of_threads(
         for count in (40_001, 5, 0, 30_000):
             for column, tensor in zip(lists, problem(count, dtype, sum_dtype), strict=True):
                 column.append(tensor)
-        _native.step(
-            *lists, list(range(4)), [STEP] * 4, None, stochastic_rounding=is_random, **KNOBS
+        take_kernel_step(
+            _native.Table,
+            *lists,
+            list(range(4)),
+            [STEP] * 4,
+            stochastic_rounding=is_random,
+            **KNOBS,
         )
         results.append(torch.cat([*lists[0], *(t.to(dtype) for t in lists[2])]))
     assert torch.equal(results[0], results[1])
@@ -329,7 +335,7 @@ def test_native_step_is_independent_of_list_order() -> None:
     torch.set_num_threads(2)
     for tensors, order in ((forward, streams), (backward, streams[::-1])):
         lists = [[tensors[i][column] for i in order] for column in range(3)]
-        _native.step(*lists, order, [STEP] * len(order), None, **KNOBS)
+        take_kernel_step(_native.Table, *lists, order, [STEP] * len(order), **KNOBS)
     for first, second in zip(forward, backward, strict=True):
         assert torch.equal(first[0], second[0])
 
@@ -407,14 +413,10 @@ def test_native_stochastic_rounding_is_that_of_the_contract(dtype: torch.dtype) 
     wide = param.float(), grad.float(), total.float().clone()
     step(*wide)
     step(param, grad, total, stochastic_rounding=True)
-    for stored, value, purpose in (
-        (param, wide[0], noise.Purpose.ROUND_PARAMETER),
-        (total, wide[2], noise.Purpose.ROUND_SUM),
-    ):
-        words = noise.words(SEED, STREAM, STEP, np.arange(5000), purpose)
-        rounded = noise.round_stochastically(
-            value, torch.from_numpy(words.astype(np.int64)), stored.dtype
-        )
+    words = noise.words(SEED, STREAM, STEP, np.arange(5000), noise.Purpose.ROUND)
+    word = torch.from_numpy(words.astype(np.int64))
+    for stored, value, half in ((param, wide[0], word), (total, wide[2], word >> 16)):
+        rounded = noise.round_stochastically(value, half, stored.dtype)
         torch.testing.assert_close(stored, rounded, rtol=0, atol=0, equal_nan=True)
 
 
@@ -444,9 +446,9 @@ def test_native_step_refuses_what_it_cannot_read() -> None:
     with pytest.raises(ValueError, match="contiguous"):
         step(param.view(3, 4).T, grad, total)
     with pytest.raises(ValueError, match="of one size"):
-        step(param, grad[:5], total)
+        step(param, grad, total[:5])
     with pytest.raises(TypeError, match="float64"):
-        step(param, grad.double(), total)
+        step(param.double(), grad.double(), total)
     with pytest.raises(TypeError, match="int32"):
         step(param.int(), grad.int(), total)
     with pytest.raises(ValueError, match="available here"):
@@ -454,7 +456,7 @@ def test_native_step_refuses_what_it_cannot_read() -> None:
 
 
 def test_native_step_of_nothing_is_nothing() -> None:
-    _native.step([], [], [], [], [], None, **KNOBS)
+    take_kernel_step(_native.Table, [], [], [], [], [], **KNOBS)
 
 
 def test_native_absence_has_a_reason(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

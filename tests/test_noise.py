@@ -279,7 +279,7 @@ def test_seed_outside_the_key_is_refused(seed: object, error: type[Exception]) -
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("value", [1.0 + 2**-12 * 0.3, -3.1415926, 1e-3, 12345.678])
 def test_stochastic_rounding_is_unbiased(dtype: torch.dtype, value: float) -> None:
-    word = noise.torch_words(3, Draw(0, 0, Layout.whole(200_000)), Purpose.ROUND_PARAMETER)
+    word = noise.torch_words(3, Draw(0, 0, Layout.whole(200_000)), Purpose.ROUND)
     exact = torch.full((200_000,), value)
     rounded = noise.round_stochastically(exact, word, dtype).double()
     assert set(rounded.unique().tolist()) <= {

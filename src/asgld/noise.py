@@ -52,8 +52,7 @@ class Purpose(enum.IntEnum):
     """What random words are for. Each purpose has counters that no other purpose can reach."""
 
     UPDATE = 0
-    ROUND_PARAMETER = 1
-    ROUND_SUM = 2
+    ROUND = 1  # the lower half of a word for the parameter, the upper half for its sum
     BATCH = 3
     START = 4
 
@@ -190,6 +189,12 @@ class Layout(NamedTuple):
         if len(self.shape) == 2:
             return self.offset, self.shape[1], self.strides[0]
         return None
+
+    @property
+    def is_in_fours(self) -> bool:
+        """Whether every four elements from a multiple of four on share one block of words."""
+        outer = (*self.shape[1:], *self.strides[:-1])
+        return self.offset % 4 == 0 and all(number % 4 == 0 for number in outer)
 
     def indices(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the global index of every element, flat, in local row-major order."""

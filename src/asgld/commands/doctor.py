@@ -12,7 +12,7 @@ from rich.table import Table
 
 import asgld
 from asgld.noise import Layout
-from asgld.optim import functional
+from asgld.optim import fused
 
 PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "joblib", "triton")
 
@@ -38,7 +38,7 @@ def doctor() -> None:
     ):
         reason = None
         if name == "fused":
-            reason = functional.fused_unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
+            reason = fused.unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
         if reason is not None:
             table.add_row(name, f"no: {reason}", "")
             continue

@@ -18,15 +18,17 @@ import ctypes
 import functools
 import os
 import struct
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from asgld.optim.functional import Rule
 
 # From what torch reports to what serves, best first. Whatever is not named runs the portable build.
 _BUILDS = {
@@ -34,7 +36,6 @@ _BUILDS = {
     "AVX2": ("avx2", "portable"),
 }
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_WORDS_PER_TENSOR = 9
 _OPTIONS = struct.Struct("8dQ4i")
 
 # What `set_build` asked for.
@@ -53,8 +54,12 @@ def load() -> ctypes.CDLL | str:
     return kernel.library or kernel.reason or ""
 
 
-def unavailable_reason() -> str | None:
-    """Return why the kernel cannot serve, or None where it can."""
+def unavailable_reason(rule: Rule | None = None) -> str | None:
+    """Return why the kernel cannot serve (this rule), or None where it can."""
+    if rule is not None and (rule.decay is not None or rule.momentum or rule.clip is not None):
+        return "the CPU kernel has neither decay nor momentum nor clip"
+    if rule is not None and rule.annealing:
+        return "the CPU kernel anneals by D alone"
     return _load(_choice["build"]).reason
 
 
@@ -88,7 +93,7 @@ def _load(build: str | None) -> _Kernel:
             reason = f"{path.name} does not load: {error}"
             continue
         library.asgld_step.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
-        library.asgld_step.restype = None
+        library.asgld_step.restype = ctypes.c_int32
         return _Kernel(library, name, None)
     return _Kernel(None, "none", reason)
 
@@ -106,101 +111,100 @@ def _find(build: str) -> Path | None:
     return None
 
 
-def step(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    sums: Sequence[Tensor],
-    streams: Sequence[int],
-    steps: Sequence[int],
-    layouts: Sequence[tuple[int, int, int] | None] | None = None,
-    *,
-    lr: float,
-    alpha: float,
-    beta: float,
-    sigma: float,
-    delta: float,
-    d_init: float,
-    weight_decay: float = 0.0,
-    seed: int = 0,
-    maximize: bool = False,
-    stochastic_rounding: bool = False,
-    grad_scale: float | None = None,
-) -> None:
-    """Take one step on a list of tensors, in place, in one call.
+class Table:
+    """A list of tensors as the kernel sees it: addresses and sizes, worked out once."""
 
-    Args:
-        params, grads, sums: contiguous CPU tensors. Gradients have their parameter's dtype; sums
-            have any floating dtype, but float64 where the parameter does.
-        streams, steps: which noise; steps is also k in D.
-        layouts: (offset, row_length, row_stride) of each shard in its whole parameter; None, or an
-            entry None, for a parameter that is whole.
-        grad_scale: what the gradients were multiplied by.
-    """
-    library = _required()
-    table = array("Q")
-    for i, (param, grad, total) in enumerate(zip(params, grads, sums, strict=True)):
-        count = param.numel()
-        if not (
-            param.is_cpu
-            and grad.is_cpu
-            and total.is_cpu
-            and param.is_contiguous()
-            and grad.is_contiguous()
-            and total.is_contiguous()
-            and grad.numel() == count == total.numel()
-        ):
-            raise ValueError(
-                f"params[{i}], grads[{i}], sums[{i}]: need contiguous CPU tensors of one size; "
-                "pass .contiguous() copies and copy the results back"
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        sums: Sequence[Tensor],
+        steps: Sequence[Tensor],
+        streams: Sequence[int],
+        rows: Sequence[tuple[int, int, int] | None],
+        momenta: Sequence[Tensor | None] = (),
+    ) -> None:
+        self._kept = (*params, *sums, *steps)  # addresses are worth nothing without the tensors
+        lines = []
+        for i, (param, total, step) in enumerate(zip(params, sums, steps, strict=True)):
+            count = param.numel()
+            if not (
+                all(t.is_cpu and t.is_contiguous() for t in (param, total, step))
+                and total.numel() == count
+            ):
+                raise ValueError(
+                    f"params[{i}], sums[{i}]: need contiguous CPU tensors of one size; pass "
+                    ".contiguous() copies and copy the results back"
+                )
+            offset, row_length, row_stride = rows[i] or (0, count, 0)
+            lines.append(
+                (
+                    param.data_ptr(),
+                    0,
+                    total.data_ptr(),
+                    step.data_ptr(),
+                    count,
+                    offset,
+                    row_length or 1,
+                    row_stride,
+                    streams[i],
+                    _types(param, total),
+                )
             )
-        offset, row_length, row_stride = (layouts and layouts[i]) or (0, count, 0)
-        table.extend(
-            (
-                param.data_ptr(),
-                grad.data_ptr(),
-                total.data_ptr(),
-                count,
-                offset,
-                row_length or 1,
-                row_stride,
-                steps[i] << 32 | streams[i],
-                _types(param, grad, total),
-            )
+        self._table = np.array(lines, np.uint64).reshape(len(lines), 10)
+        self._address = self._table.ctypes.data
+
+    def step(
+        self,
+        grads: Sequence[int],
+        rule: Rule,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """Take one step, in place, in one call; every step count grows by one.
+
+        Args:
+            grads: addresses of contiguous gradients of the parameters' dtypes.
+            rule: the knobs.
+            grad_scale: what the gradients were multiplied by.
+            found_inf: if not zero, the gradients overflowed, and nothing changes.
+        """
+        if found_inf is not None and bool(found_inf):
+            return
+        self._table[:, 1] = grads
+        failed = _required().asgld_step(
+            self._address,
+            len(self._table),
+            _OPTIONS.pack(
+                float(rule.lr),
+                rule.alpha,
+                rule.beta,
+                rule.sigma,
+                rule.delta,
+                rule.d_init,
+                rule.weight_decay,
+                1.0 if grad_scale is None else 1.0 / float(grad_scale),
+                rule.seed,
+                rule.maximize,
+                rule.stochastic_rounding,
+                torch.get_num_threads(),
+                0,
+            ),
         )
-    library.asgld_step(
-        table.buffer_info()[0],
-        len(table) // _WORDS_PER_TENSOR,
-        _OPTIONS.pack(
-            lr,
-            alpha,
-            beta,
-            sigma,
-            delta,
-            d_init,
-            weight_decay,
-            1.0 if grad_scale is None else 1.0 / grad_scale,
-            seed,
-            maximize,
-            stochastic_rounding,
-            torch.get_num_threads(),
-            0,
-        ),
-    )
+        if failed:
+            raise RuntimeError(
+                "a step count is past the noise counter's 32 bits; start a new optimizer with "
+                "another seed"
+            )
 
 
-def _types(param: Tensor, grad: Tensor, total: Tensor) -> int:
+def _types(param: Tensor, total: Tensor) -> int:
     """Return both dtypes as the kernel numbers them, that of the sum in the high word."""
     number, number_of_sum = _TYPES.get(param.dtype), _TYPES.get(total.dtype)
-    if (
-        number is None
-        or number_of_sum is None
-        or grad.dtype != param.dtype
-        or (param.dtype == torch.float64 and total.dtype != torch.float64)
-    ):
+    is_double = param.dtype == torch.float64
+    if number is None or number_of_sum is None or (is_double and total.dtype != torch.float64):
         raise TypeError(
-            f"a parameter of {param.dtype}, its gradient of {grad.dtype}, its sum of "
-            f"{total.dtype}: need one of {', '.join(map(str, _TYPES))} for the sum and for both "
-            "others, and float64 for all three or for none of parameter and gradient"
+            f"a parameter of {param.dtype}, its sum of {total.dtype}: need two of "
+            f"{', '.join(map(str, _TYPES))}, and a float64 sum for a float64 parameter"
         )
     return number_of_sum << 32 | number
 

@@ -18,8 +18,9 @@ from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiab
 
 from asgld import noise
 from asgld.noise import Layout
-from asgld.optim import functional
-from asgld.optim.functional import Rule
+from asgld.optim import functional, fused
+from asgld.optim.functional import Rule, Tensors
+from asgld.optim.fused import Plan
 
 
 class Backend(NamedTuple):
@@ -80,6 +81,13 @@ class ASGLD(Optimizer):
             precision, where a sum would soon stop growing.
         stochastic_rounding: round half-precision results at random, without bias, so that updates
             below half a unit in the last place are not lost.
+        decay: forget: D is ``delta`` plus the exponential average of past squared gradients with
+            this factor, which begins at ``d_init``; with ``d_init=0`` the first gradient fills it
+            and moves nothing. None, the default, is the paper's sum.
+        momentum: factor of an exponential average of the gradient steps, taken after D scales them.
+        clip: bound the scaled gradient by ``k ** clip`` in every coordinate; None is no bound.
+        annealing: multiply the noise by ``k ** (-annealing / 2)``. The paper's D anneals by
+            growing; one that forgets does not grow, so its noise is annealed by this.
 
     Example:
         >>> import torch, asgld
@@ -118,6 +126,10 @@ class ASGLD(Optimizer):
         fused: bool | None = None,
         sum_dtype: torch.dtype | None = None,
         stochastic_rounding: bool = False,
+        decay: float | None = None,
+        momentum: float = 0.0,
+        clip: float | None = None,
+        annealing: float = 0.0,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -135,12 +147,18 @@ class ASGLD(Optimizer):
             "fused": fused,
             "sum_dtype": sum_dtype,
             "stochastic_rounding": stochastic_rounding,
+            "decay": decay,
+            "momentum": momentum,
+            "clip": clip,
+            "annealing": annealing,
         }
+        self._plans: dict[int, Plan] = {}
         _check_group(defaults)
         super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._plans = {}
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -185,19 +203,32 @@ class ASGLD(Optimizer):
             streams = noise.streams_of_names(group["param_names"], taken)
         else:
             streams = list(range(len(taken), len(taken) + len(params)))
+        stays = self._counts_with_params(group)
         for p, stream in zip(params, streams, strict=True):
             real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
             self.state[p] = {
-                "step": torch.zeros((), dtype=torch.int64, device=_step_device(group, p)),
+                "step": torch.zeros((), dtype=torch.int64, device=p.device if stays else "cpu"),
                 "sum": torch.zeros_like(real, dtype=_sum_dtype(group, p)),
                 "stream": stream,
             }
+            if group["momentum"] != 0.0:
+                self.state[p]["momentum"] = torch.zeros_like(real, dtype=_working_dtype(p))
 
     def _why_not_fused(self, group: dict[str, Any]) -> str | None:
         if group["differentiable"]:
             return "autograd cannot run through a kernel"
         params = group["params"]
-        return functional.fused_unavailable_reason(params, [noise.layout_of(p) for p in params])
+        layouts = [noise.layout_of(p) for p in params]
+        return fused.unavailable_reason(params, layouts, _rule(group))
+
+    def _counts_with_params(self, group: dict[str, Any]) -> bool:
+        """Whether step counts live with the parameters, since no host may, or need, read them."""
+        return bool(group["capturable"]) or (
+            group["fused"] is not False
+            and group["foreach"] is None
+            and any(p.is_cuda for p in group["params"])
+            and self._why_not_fused(group) is None
+        )
 
     def _choose_backend(self, group: dict[str, Any]) -> Backend:
         """Reduce `foreach` and `fused` to one backend, here and nowhere else."""
@@ -234,6 +265,7 @@ class ASGLD(Optimizer):
         steps: list[Tensor],
         streams: list[int],
         layouts: list[Layout],
+        momenta: list[Tensor | None],
     ) -> str:
         """Collect what has a gradient and return the backend. Everything is checked here, before
         any group is updated; torch.compile runs this method as plain Python."""
@@ -252,7 +284,18 @@ class ASGLD(Optimizer):
             steps.append(state["step"])
             streams.append(state["stream"])
             layouts.append(noise.layout_of(p))
+            momenta.append(_local(state["momentum"]) if group["momentum"] != 0.0 else None)
         return self._choose_backend(group).name
+
+    def _plan(self, number: int, group: dict[str, Any], tensors: Tensors) -> list[int] | None:
+        """Plan a group's steps in a kernel. Return the addresses of its gradients, or None where a
+        kernel cannot work on the tensors' own memory, as the plan would."""
+        owners = [p for p in group["params"] if p.grad is not None]
+        if not owners or any(p.is_complex() for p in owners) or not Plan.serves(tensors):
+            return None
+        plan = Plan(group, owners, [self.state[p] for p in owners], tensors)
+        self._plans[number] = plan
+        return plan.gradients(group)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -269,26 +312,32 @@ class ASGLD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
-        collected = []
-        for group in self.param_groups:
-            lists: tuple[list[Any], ...] = ([], [], [], [], [], [])
-            params, grads, sums, steps, streams, layouts = lists
-            backend = self._init_group(group, params, grads, sums, steps, streams, layouts)
-            collected.append((group, backend, lists))
-        for group, backend, lists in collected:
-            params, grads, sums, steps, streams, layouts = lists
+        # Every group is checked before any is updated. A group whose step a kernel has taken before
+        # has a plan; the others are collected anew.
+        work: list[tuple[dict[str, Any], str, Tensors, list[int] | None]] = []
+        is_compiling = torch.compiler.is_compiling()
+        for number, group in enumerate(self.param_groups):
+            tensors, backend = Tensors([], [], [], [], [], [], []), "fused"
+            plan = None if is_compiling else self._plans.get(number)
+            addresses = None if plan is None else plan.gradients(group)
+            if addresses is None:
+                backend = self._init_group(group, *tensors)
+                if backend == "fused" and not is_compiling:
+                    addresses = self._plan(number, group, tensors)
+            work.append((group, backend, tensors, addresses))
+        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        for number, (group, backend, tensors, addresses) in enumerate(work):
+            rule = _rule(group)
+            if addresses is not None:
+                self._plans[number].step(addresses, rule, grad_scale, found_inf)
+                continue
             functional.asgld(
-                params,
-                grads,
-                sums,
-                steps,
-                streams,
-                layouts,
+                *tensors,
                 backend=backend,
                 capturable=group["capturable"],
-                rule=_rule(group),
-                grad_scale=getattr(self, "grad_scale", None),
-                found_inf=getattr(self, "found_inf", None),
+                rule=rule,
+                grad_scale=grad_scale,
+                found_inf=found_inf,
             )
         return loss
 
@@ -310,7 +359,9 @@ class ASGLD(Optimizer):
             after.remove()
 
     def _restore_state(self, loaded: dict[str, Any]) -> None:
+        self._plans.clear()
         for group, saved_group in zip(self.param_groups, loaded["param_groups"], strict=True):
+            stays = self._counts_with_params(group)
             for p, identifier in zip(group["params"], saved_group["params"], strict=True):
                 saved = loaded["state"].get(identifier)
                 if saved is None:
@@ -319,8 +370,10 @@ class ASGLD(Optimizer):
                 state["stream"] = int(saved["stream"])
                 state["sum"] = saved["sum"].to(p.device, _sum_dtype(group, p), copy=True)
                 state["step"] = torch.as_tensor(saved["step"]).to(
-                    _step_device(group, p), torch.int64, copy=True
+                    p.device if stays else "cpu", torch.int64, copy=True
                 )
+                if group["momentum"] != 0.0:
+                    state["momentum"] = saved["momentum"].to(p.device, _working_dtype(p), copy=True)
 
 
 class AGLD(ASGLD):
@@ -425,9 +478,20 @@ def _check_group(group: dict[str, Any]) -> None:
     for name in ("sigma", "delta", "weight_decay"):
         if not 0.0 <= group[name] < math.inf:
             raise ValueError(f"Invalid {name} value: {group[name]}: need 0 <= {name} < infinity")
+    decay, momentum = group["decay"], group["momentum"]
+    if decay is not None and not 0.0 < decay < 1.0:
+        raise ValueError(
+            f"Invalid decay value: {decay}: need 0 < decay < 1, or None for the sum, which forgets "
+            "nothing"
+        )
+    if not 0.0 <= momentum < 1.0:
+        raise ValueError(f"Invalid momentum value: {momentum}: need 0 <= momentum < 1")
+    for name in ("clip", "annealing"):
+        if group[name] is not None and not 0.0 <= group[name] < math.inf:
+            raise ValueError(f"Invalid {name} value: {group[name]}: need 0 <= {name} < infinity")
     has_noise = group["sigma"] != 0.0 and not math.isinf(beta)
     d_init = group["d_init"]
-    needs_metric = alpha > 0.0 or (has_noise and beta > 0.0)
+    needs_metric = decay is None and (alpha > 0.0 or (has_noise and beta > 0.0))
     if not (0.0 <= d_init < math.inf and (d_init > 0.0 or not needs_metric)):
         raise ValueError(
             f"Invalid d_init value: {d_init}: need a positive number, since the first step divides "
@@ -451,8 +515,8 @@ def _check_group(group: dict[str, Any]) -> None:
 
 def _warn_of_heating(group: dict[str, Any]) -> None:
     alpha, beta = group["alpha"], group["beta"]
-    if group["sigma"] == 0.0 or alpha == 0.0 or beta > alpha / 2:
-        return
+    if group["sigma"] == 0.0 or alpha == 0.0 or beta > alpha / 2 or group["decay"] is not None:
+        return  # a D that forgets does not grow
     effect = "grows" if beta < alpha / 2 else "stays fixed, as in a sampler,"
     warnings.warn(
         f"beta={beta} with alpha={alpha}: the temperature of the noise {effect} while D grows; "
@@ -462,17 +526,17 @@ def _warn_of_heating(group: dict[str, Any]) -> None:
 
 
 def _rule(group: dict[str, Any]) -> Rule:
-    return Rule(**{name: group[name] for name in Rule._fields})
+    return Rule._make(map(group.__getitem__, Rule._fields))
 
 
 def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
     if group["sum_dtype"] is not None:
         return cast(torch.dtype, group["sum_dtype"])
+    return _working_dtype(param)
+
+
+def _working_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
-
-
-def _step_device(group: dict[str, Any], param: Tensor) -> torch.device:
-    return param.device if group["capturable"] else torch.device("cpu")
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -1,0 +1,258 @@
+"""One pass in a kernel: which kernel serves, and what it needs of a list of tensors.
+
+Kernels work on addresses. Collecting those of a few hundred tensors takes Python longer than a GPU
+takes for the whole step, so a `Plan` holds them from step to step and checks only what can change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import attrgetter, is_, itemgetter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from asgld.noise import Layout
+from asgld.optim.functional import Rule, Tensors
+
+
+class Table(Protocol):
+    """Tensors of one device as its kernel sees them."""
+
+    def step(
+        self,
+        grads: Sequence[int],
+        rule: Rule,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """Take one step; `grads` are addresses."""
+
+
+def unavailable_reason(
+    params: Sequence[Tensor], layouts: Sequence[Layout], rule: Rule | None = None
+) -> str | None:
+    """Return why no kernel can serve these parameters, or None where one can."""
+    for device in {param.device.type for param in params}:
+        if device == "cpu":
+            from asgld.optim import _native
+
+            reason = _native.unavailable_reason(rule)
+        elif device == "cuda":
+            reason = _triton_reason()
+        else:
+            reason = f"there is no kernel for device {device!r}, only for 'cpu' and 'cuda'"
+        if reason is not None:
+            return reason
+    if any(layout.rows is None for layout in layouts):
+        return "a parameter is sharded along two inner dimensions, which no kernel addresses"
+    return None
+
+
+def _triton_reason() -> str | None:
+    try:
+        from asgld.optim import _triton
+    except ImportError as error:
+        return f"Triton does not import: {error}"
+    return _triton.unavailable_reason()
+
+
+def step(tensors: Tensors, rule: Rule, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+    """Take one step on lists of tensors of any strides."""
+    if torch.compiler.is_compiling():
+        _step_as_operator(tensors, rule, grad_scale, found_inf)
+        return
+    # A kernel wants memory in row-major order; what is not gets a copy for the length of the call.
+    dense = Tensors(*([_dense(t) for t in column] for column in tensors))
+    for members, table in _tables(dense):
+        table.step([dense.grads[i].data_ptr() for i in members], rule, grad_scale, found_inf)
+    for kept, changed in zip(
+        (*tensors.params, *tensors.sums, *tensors.momenta),
+        (*dense.params, *dense.sums, *dense.momenta),
+        strict=True,
+    ):
+        if kept is not None and changed is not None and changed is not kept:
+            kept.copy_(changed)
+
+
+def _step_as_operator(
+    tensors: Tensors, rule: Rule, grad_scale: Tensor | None, found_inf: Tensor | None
+) -> None:
+    """Take one step as one opaque operator of torch, which is what a compiler can place."""
+    lr = rule.lr
+    rows = [layout.rows or (0, 0, 0) for layout in tensors.layouts]
+    _operator(
+        tensors.params,
+        tensors.grads,
+        tensors.sums,
+        tensors.steps,
+        [m for m in tensors.momenta if m is not None],
+        tensors.streams,
+        [number for row in rows for number in row],
+        lr if isinstance(lr, Tensor) else None,
+        [math.nan if value is None else float(value) for value in _floats(rule, lr)],
+        [rule.seed & 0xFFFFFFFF, rule.seed >> 32, rule.maximize, rule.stochastic_rounding],
+        grad_scale,
+        found_inf,
+    )
+
+
+_FLOATS = (
+    "lr", "alpha", "beta", "sigma", "delta", "d_init", "weight_decay", "decay", "momentum", "clip",
+    "annealing",
+)  # fmt: skip
+
+
+def _floats(rule: Rule, lr: float | Tensor) -> list[Any]:
+    first = 0.0 if isinstance(lr, Tensor) else lr
+    return [first, *(getattr(rule, name) for name in _FLOATS[1:])]
+
+
+@torch.library.custom_op("asgld::fused_step", mutates_args=("params", "sums", "steps", "momenta"))
+def _operator(
+    params: list[Tensor],
+    grads: list[Tensor],
+    sums: list[Tensor],
+    steps: list[Tensor],
+    momenta: list[Tensor],
+    streams: list[int],
+    rows: list[int],
+    lr: Tensor | None,
+    floats: list[float],
+    integers: list[int],
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+) -> None:
+    knobs: dict[str, Any] = dict(zip(_FLOATS, floats, strict=True))
+    for name in ("decay", "clip"):
+        knobs[name] = None if math.isnan(knobs[name]) else knobs[name]
+    rule = Rule(
+        **{**knobs, "lr": knobs["lr"] if lr is None else lr},
+        seed=integers[0] | integers[1] << 32,
+        maximize=bool(integers[2]),
+        stochastic_rounding=bool(integers[3]),
+    )
+    layouts = [
+        Layout((p.numel(),), (1,), offset)
+        if stride == 0
+        else Layout((p.numel() // length, length), (stride, 1), offset)
+        for p, offset, length, stride in zip(params, rows[::3], rows[1::3], rows[2::3], strict=True)
+    ]
+    kept: list[Tensor | None] = [*momenta] if momenta else [None] * len(params)
+    step(Tensors(params, grads, sums, steps, streams, layouts, kept), rule, grad_scale, found_inf)
+
+
+def _dense(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, Tensor) else value
+
+
+def _tables(tensors: Tensors, host_counts: bool = False) -> list[tuple[list[int], Table]]:
+    """Return a table per device and, on a GPU, per kind of tensor: which entries, and the table."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
+        kinds = () if param.is_cpu else (param.dtype, total.dtype, tensors.layouts[i].is_in_fours)
+        groups.setdefault((param.device, *kinds), []).append(i)
+    tables: list[tuple[list[int], Table]] = []
+    for (device, *_), members in groups.items():
+        params, _, sums, steps, streams, layouts, momenta = tensors.select(members)
+        rows = [layout.rows for layout in layouts]
+        columns = (params, sums, steps, streams, rows, momenta)
+        if device.type == "cpu":
+            from asgld.optim import _native
+
+            tables.append((members, _native.Table(*columns)))
+        else:
+            from asgld.optim import _triton
+
+            tables.append((members, _triton.Table(*columns, host_counts=host_counts)))
+    return tables
+
+
+class Plan:
+    """A parameter group as kernels see it: worked out once, checked at every step.
+
+    Args:
+        group: the parameter group.
+        states: the state of each parameter that has a gradient.
+        owners: those parameters.
+        tensors: what this process holds of them.
+    """
+
+    def __init__(
+        self,
+        group: dict[str, Any],
+        owners: Sequence[Tensor],
+        states: Sequence[dict[str, Any]],
+        tensors: Tensors,
+    ) -> None:
+        held = set(map(id, owners))
+        self._settings = _settings(group)
+        self._absent = [p for p in group["params"] if id(p) not in held]
+        self._owners = list(owners)
+        shards = [hasattr(p, "to_local") for p in owners]
+        self._has_shards, self._has_others = any(shards), not all(shards)
+        self._states = list(states)
+        self._sums = [state["sum"] for state in states]
+        self._steps = [state["step"] for state in states]
+        self._addresses = [param.data_ptr() for param in tensors.params]
+        self._versions = self._count_edits()
+        self._tables = _tables(tensors, host_counts=not group["capturable"])
+
+    @staticmethod
+    def serves(tensors: Tensors) -> bool:
+        """Whether kernels can work on the tensors' own memory, now and at later steps."""
+        return all(t.is_contiguous() for t in (*tensors.params, *tensors.grads, *tensors.sums))
+
+    def gradients(self, group: dict[str, Any]) -> list[int] | None:
+        """Return the addresses of this step's gradients, or None if the plan no longer fits."""
+        if self._settings != _settings(group):
+            return None
+        if any(p.grad is not None for p in self._absent):
+            return None
+        # A few hundred tensors take Python longer than a GPU takes for the step: hence the maps.
+        # That a gradient has its parameter's shape, dtype and device, torch sees to.
+        params: Any = self._owners
+        grads: Any = [p.grad for p in params]
+        try:
+            if self._has_shards:
+                # to_local() would build an autograd node around the same tensor.
+                if self._has_others:
+                    params = [getattr(p, "_local_tensor", p) for p in params]
+                    grads = [getattr(g, "_local_tensor", g) for g in grads]
+                else:
+                    params = [p._local_tensor for p in params]
+                    grads = [g._local_tensor for g in grads]
+            addresses = list(map(Tensor.data_ptr, grads))
+            is_dense = all(map(Tensor.is_contiguous, grads))
+        except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
+            return None
+        fits = (
+            is_dense
+            and list(map(Tensor.data_ptr, params)) == self._addresses
+            and all(map(is_, map(itemgetter("sum"), self._states), self._sums))
+            and all(map(is_, map(itemgetter("step"), self._states), self._steps))
+            and self._count_edits() == self._versions
+        )
+        return addresses if fits else None
+
+    def _count_edits(self) -> int:
+        """How often step counts were written by others than kernels."""
+        return sum(map(attrgetter("_version"), self._steps))
+
+    def step(
+        self,
+        grads: list[int],
+        rule: Rule,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        for members, table in self._tables:
+            chosen = grads if len(self._tables) == 1 else [grads[i] for i in members]
+            table.step(chosen, rule, grad_scale, found_inf)
+
+
+def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
+    names = ("fused", "foreach", "differentiable", "capturable")
+    return (*map(group.__getitem__, names), len(group["params"]))
