@@ -116,6 +116,7 @@ def time_by_wall(
         for _ in range(3):
             call()
     times: dict[str, list[float]] = {name: [] for name in calls}
+    gc.disable()  # as timeit does: how much there is to collect is not the optimizers' doing
     for _ in range(rounds):
         for name, call in calls.items():
             torch.cuda.synchronize()
@@ -124,6 +125,7 @@ def time_by_wall(
                 call()
             torch.cuda.synchronize()
             times[name].append((time.perf_counter() - start) / steps)
+    gc.enable()
     return times
 
 

@@ -53,7 +53,8 @@ _POWERS = {0.0: ONE, 1.0: ROOT, 2.0: WHOLE}
 _IN_PTX = tl.constexpr(not IS_INTERPRETED and torch.version.hip is None)
 # Elements per program, and at a time. Half precision needs more arithmetic per byte, and a loop
 # that reuses its constants; single precision needs nothing but loads under way.
-_CHUNK, _CHUNK_OF_HALVES, _PART = 1024, 8192, 1024
+_CHUNK, _CHUNK_OF_HALVES = 512, 8192
+_PART = 1024
 _WARPS = 4
 _LANES = 128
 
@@ -513,10 +514,11 @@ class Table:
         self._num_chunks = int(counts.sum())
         self._chunks = self._send(number_in_tensor << 32 | which)
         self._grads: Tensor | None = None
-        self._sent: list[int] | None = None
+        self._sent: Sequence[int] | None = None
         self._grads_are_aligned = False
         self._rule: tuple[Any, ...] | None = None
         self._spare: tuple[Tensor, Tensor] | None = None
+        self._is_capturable = not host_counts
         self._host_counts = host_counts and params[0].dtype != torch.float64
         self._steps = steps
         self._num_steps = -1  # since `_base` was taken, if it was
@@ -634,7 +636,7 @@ class Table:
             rule.weight_decay != 0.0, rule.maximize, is_scaled, rule.decay is not None,
             rule.clip is not None, rule.momentum != 0.0, rule.stochastic_rounding,
             self._has_rows, self._in_fours, self._is_aligned and self._grads_are_aligned, has_inf,
-            self._waits and not is_alone, is_alone, self._chunk, _PART,
+            self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, _PART),
         )  # fmt: skip
 
     def _compile_update(
@@ -691,6 +693,11 @@ class Table:
     def _load_grads(self, grads: Sequence[int]) -> Tensor:
         """Return the gradients' addresses on the GPU, sending them if they have changed."""
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if not self._is_capturable:
+                raise RuntimeError(
+                    "Attempting CUDA graph capture of step() for an optimizer whose parameter "
+                    "groups have capturable=False; the host counts its steps"
+                )
             if grads != self._sent:
                 # The graph repeats this copy at every replay, from memory nobody else may write.
                 if self._spare is None:
@@ -706,10 +713,10 @@ class Table:
             _captured.append((self, self._grads))
             assert self._grads is not None
             return self._grads
-        if grads != self._sent:
+        if grads is not self._sent and grads != self._sent:
             self._grads = self._send(grads)
             self._grads_are_aligned = all(address % 16 == 0 for address in grads)
-            self._sent = list(grads)
+        self._sent = grads
         if self._spare is None and self._device.type == "cuda":
             on_host = torch.empty(len(grads), dtype=torch.int64).pin_memory()
             self._spare = on_host, torch.empty_like(on_host, device=self._device)

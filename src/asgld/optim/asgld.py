@@ -306,7 +306,6 @@ class ASGLD(Optimizer):
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step. `closure`, if given, computes gradients and returns the loss."""
-        _check_graph_capture(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -316,6 +315,8 @@ class ASGLD(Optimizer):
         # has a plan; the others are collected anew.
         work: list[tuple[dict[str, Any], str, Tensors, list[int] | None]] = []
         is_compiling = torch.compiler.is_compiling()
+        if len(self._plans) < len(self.param_groups):  # a plan checks for itself, and sooner
+            _check_graph_capture(self)
         for number, group in enumerate(self.param_groups):
             tensors, backend = Tensors([], [], [], [], [], [], []), "fused"
             plan = None if is_compiling else self._plans.get(number)

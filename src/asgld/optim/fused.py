@@ -191,13 +191,14 @@ class Plan:
         self._settings = _settings(group)
         self._absent = [p for p in group["params"] if id(p) not in held]
         self._owners = list(owners)
-        shards = [hasattr(p, "to_local") for p in owners]
-        self._has_shards, self._has_others = any(shards), not all(shards)
+        self._has_shards = any(hasattr(p, "to_local") for p in owners)
         self._states = list(states)
         self._sums = [state["sum"] for state in states]
         self._steps = [state["step"] for state in states]
         self._addresses = [param.data_ptr() for param in tensors.params]
-        self._versions = self._count_edits()
+        # What has one dimension, torch keeps dense.
+        self._matrices = [i for i, grad in enumerate(tensors.grads) if grad.dim() > 1]
+        self._versions = _count_edits(tensors.steps)
         self._tables = _tables(tensors, host_counts=not group["capturable"])
 
     @staticmethod
@@ -211,35 +212,23 @@ class Plan:
             return None
         if any(p.grad is not None for p in self._absent):
             return None
-        # A few hundred tensors take Python longer than a GPU takes for the step: hence the maps.
         # That a gradient has its parameter's shape, dtype and device, torch sees to.
         params: Any = self._owners
         grads: Any = [p.grad for p in params]
         try:
             if self._has_shards:
-                # to_local() would build an autograd node around the same tensor.
-                if self._has_others:
-                    params = [getattr(p, "_local_tensor", p) for p in params]
-                    grads = [getattr(g, "_local_tensor", g) for g in grads]
-                else:
-                    params = [p._local_tensor for p in params]
-                    grads = [g._local_tensor for g in grads]
+                params, grads = _held(params), _held(grads)
             addresses = list(map(Tensor.data_ptr, grads))
-            is_dense = all(map(Tensor.is_contiguous, grads))
+            fits = (
+                list(map(Tensor.data_ptr, params)) == self._addresses
+                and all(grads[i].is_contiguous() for i in self._matrices)
+                and all(map(is_, map(itemgetter("sum"), self._states), self._sums))
+                and all(map(is_, map(itemgetter("step"), self._states), self._steps))
+                and _count_edits(self._steps) == self._versions
+            )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return None
-        fits = (
-            is_dense
-            and list(map(Tensor.data_ptr, params)) == self._addresses
-            and all(map(is_, map(itemgetter("sum"), self._states), self._sums))
-            and all(map(is_, map(itemgetter("step"), self._states), self._steps))
-            and self._count_edits() == self._versions
-        )
         return addresses if fits else None
-
-    def _count_edits(self) -> int:
-        """How often step counts were written by others than kernels."""
-        return sum(map(attrgetter("_version"), self._steps))
 
     def step(
         self,
@@ -251,6 +240,16 @@ class Plan:
         for members, table in self._tables:
             chosen = grads if len(self._tables) == 1 else [grads[i] for i in members]
             table.step(chosen, rule, grad_scale, found_inf)
+
+
+def _count_edits(steps: Sequence[Tensor]) -> int:
+    """How often step counts were written by others than kernels."""
+    return sum(map(attrgetter("_version"), steps))
+
+
+def _held(tensors: list[Any]) -> list[Any]:
+    """What this process holds of DTensors; to_local() would build autograd nodes around it."""
+    return [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
 
 
 def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
