@@ -48,10 +48,17 @@ def asgld(
     weight_decay: float = 0.0,
     maximize: bool = False,
     lag: Lag = Lag.ONE,
+    decay: float | None = None,
+    momentum: float = 0.0,
+    clip: float | None = None,
+    annealing: float = 0.0,
 ) -> Iterator[Array]:
     """Yield x_1, x_2, ... of Algorithm 1 without end.
 
         x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma noise(k)
+
+    The last four arguments are not the paper's; with any of them see
+    `_widened` below.
 
     Args:
         gradient: G, called once per step with the current iterate.
@@ -61,7 +68,18 @@ def asgld(
         weight_decay: decoupled, applied to x before the step.
         maximize: ascend instead of descend.
         lag: which of the paper's two indexings of D.
+        decay: let D be an average that forgets.
+        momentum: average the scaled gradients.
+        clip: bound the scaled gradient by max(k, 1)^clip.
+        annealing: scale the noise by max(k, 1)^(-annealing/2).
     """
+    if decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0:
+        yield from _widened(
+            gradient, x, noise, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
+            d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
+            momentum=momentum, clip=clip, annealing=annealing,
+        )  # fmt: skip
+        return
     x = np.array(x, dtype=np.float64)
     # Lag.ONE uses the newest D; Lag.TWO the one before it, and both begin at d_init.
     older = np.full_like(x, d_init)
@@ -83,6 +101,62 @@ def asgld(
             x = x + math.sqrt(2.0 * lr) * metric ** (-beta / 2) * e
         if lag is Lag.ONE:
             newest = newest + g * g + delta
+        k += 1
+        yield x
+
+
+def _widened(
+    gradient: Gradient,
+    start: npt.ArrayLike,
+    noise: Callable[[int], npt.ArrayLike] | None,
+    *,
+    lr: float,
+    alpha: float,
+    beta: float,
+    sigma: float,
+    delta: float,
+    d_init: float,
+    weight_decay: float,
+    sign: float,
+    decay: float | None,
+    momentum: float,
+    clip: float | None,
+    annealing: float,
+) -> Iterator[Array]:
+    """Yield the iterates of the rule with all of its knobs.
+
+    With `decay` D_k = delta + the average of d_init, G_0^2, ..., G_{k-1}^2, where the newest has
+    weight 1 - decay and the others are multiplied by decay at every step. With d_init = 0 there is
+    nothing to begin with: the weights are those of G_0^2, ..., G_{k-1}^2 alone, scaled to sum to
+    one, and the first gradient moves nothing.
+    """
+    x: Array = np.array(start, dtype=np.float64)
+    squares: list[Array] = []
+    average = np.zeros_like(x)
+    k = 0
+    while True:
+        g = sign * np.asarray(gradient(x), dtype=np.float64)
+        if decay is None:
+            metric = d_init + sum((s + delta for s in squares), np.zeros_like(x))
+        else:
+            weights = [(1.0 - decay) * decay ** (k - 1 - j) for j in range(k)]
+            past = sum((w * s for w, s in zip(weights, squares, strict=True)), np.zeros_like(x))
+            if d_init == 0.0:
+                metric = delta + past / max(sum(weights), 1e-300)
+            else:
+                metric = delta + past + decay**k * d_init
+        squares.append(g * g)
+        if decay is None or d_init != 0.0 or k > 0:
+            step = metric ** (-alpha / 2) * g
+            if clip is not None:
+                step = np.clip(step, -(max(k, 1) ** clip), max(k, 1) ** clip)
+            average = momentum * average + (1.0 - momentum) * step
+            x = x * (1.0 - lr * weight_decay) - lr * average
+            if sigma != 0.0 and not math.isinf(beta):
+                assert noise is not None
+                e = sigma * np.asarray(noise(k), dtype=np.float64)
+                scale = math.sqrt(2.0 * lr) * max(k, 1) ** (-annealing / 2)
+                x = x + scale * metric ** (-beta / 2) * e
         k += 1
         yield x
 

@@ -148,7 +148,7 @@ def coefficients(
         if isinstance(is_first, Tensor):
             moves = (~is_first).to(dtype)
             lr, noise_scale, gain = lr * moves, noise_scale * moves, gain * moves
-            shift = torch.where(is_first, 1.0, shift)
+            shift = torch.where(is_first, 1.0, shift + 0.0 * at)  # in double, as `at` is
             correction = torch.where(is_first, 0.0, correction)
         elif is_first:
             return Coefficients(0.0, 0.0, 1.0, 0.0, 1.0, bound, 0.0)

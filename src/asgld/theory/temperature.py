@@ -18,29 +18,37 @@ def temperature(
     *,
     lr: ArrayLike = 0.0,
     gradient_variance: ArrayLike = 0.0,
+    step: ArrayLike = 1.0,
+    annealing: ArrayLike = 0.0,
 ) -> float | FloatArray:
     """Temperature at which a coordinate with accumulator D moves.
 
-        T_eff(D) = sigma^2 D^-(beta - alpha/2) + (1/2) lr C D^(-alpha/2)
+        T_eff(D, k) = sigma^2 k^-annealing D^-(beta - alpha/2) + (1/2) lr C D^(-alpha/2)
 
     The injected noise has variance 2 lr sigma^2 D^-beta = 2 h T with step h = lr D^(-alpha/2),
     which is Langevin dynamics at temperature T = sigma^2 D^-(beta - alpha/2): beta > alpha/2
     anneals,
     beta = alpha/2 samples at the fixed temperature sigma^2, beta < alpha/2 heats. Gradient noise of
     variance C per coordinate adds the second part; leave `gradient_variance` at 0 for T alone.
+    A D that forgets (the optimizers' `decay`) does not grow, so it anneals nothing; `annealing`
+    then says how the temperature falls with the step k. Momentum leaves the injected noise as it is
+    and changes neither part to first order in lr.
 
     >>> temperature(100.0, alpha=1, beta=1, sigma=0.5)
     0.025
+    >>> temperature(1.0, alpha=1, beta=0.5, sigma=0.5, step=100, annealing=1)
+    0.0025
     >>> hot = temperature([1, 4], alpha=1, beta=0.5, sigma=0.5, lr=0.5, gradient_variance=2.0)
     >>> hot.tolist()
     [0.75, 0.5]
     """
     accumulator = floats("D", D, strict=True)
     a, b = floats("alpha", alpha), floats("beta", beta)
-    step, variance = floats("lr", lr), floats("gradient_variance", gradient_variance)
+    rate, variance = floats("lr", lr), floats("gradient_variance", gradient_variance)
     with np.errstate(over="ignore"):
         injected = np.square(floats("sigma", sigma)) * accumulator ** (a / 2 - b)
-    gradient = 0.5 * step * variance * accumulator ** (-a / 2)
+        injected = injected * floats("step", step, strict=True) ** -floats("annealing", annealing)
+    gradient = 0.5 * rate * variance * accumulator ** (-a / 2)
     value: float | FloatArray = unwrap(injected + gradient)
     return value
 
