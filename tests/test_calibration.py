@@ -187,3 +187,41 @@ def test_a_constant_function_cannot_be_calibrated() -> None:
 
     with pytest.raises(ValueError, match="the gradient is 0 all around the start"):
         calibrate(Constant(), torch.ones(3, dtype=torch.float64))
+
+
+# ----------------------------------------------------------------------------------------------
+# From gradients alone
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.0, 1.0), (1.0, 0.7)])
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_groups_from_gradients_have_noise_in_units_of_the_step(
+    alpha: float, beta: float, per_tensor: bool
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model(torch.ones(5, 4)).square().sum().backward()
+    groups = asgld.groups_from_gradients(
+        model.named_parameters(),
+        lr=0.02, alpha=alpha, beta=beta, warmup=50.0, noise=0.2, per_tensor=per_tensor,
+    )  # fmt: skip
+    assert len(groups) == (4 if per_tensor else 1)
+    optimizer = asgld.ASGLD(groups, lr=0.02)
+    for group in optimizer.param_groups:
+        gradients = torch.cat([p.grad.flatten() for p in group["params"]]).double()
+        size = gradients.square().mean().sqrt().item()
+        step = group["lr"] * group["d_init"] ** (-alpha / 2) * size
+        jitter = (2 * group["lr"]) ** 0.5 * group["d_init"] ** (-beta / 2) * group["sigma"]
+        assert group["d_init"] == pytest.approx(50.0 * size**2)
+        assert jitter == pytest.approx(0.2 * step)
+
+
+def test_groups_from_gradients_refuse_what_says_nothing() -> None:
+    p = torch.ones(3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"params\[0\] has no gradient"):
+        asgld.groups_from_gradients([p], lr=0.1)
+    p.grad = torch.zeros(3)
+    with pytest.raises(ValueError, match="all gradients are zero"):
+        asgld.groups_from_gradients([p], lr=0.1)
+    with pytest.raises(ValueError, match="lr=0"):
+        asgld.groups_from_gradients([p], lr=0)

@@ -1,6 +1,14 @@
 """A run against theory: certificates, and settings from measurements."""
 
-from asgld.diagnostics.calibration import Calibration, Scales, calibrate
+from asgld.diagnostics.calibration import Calibration, Scales, calibrate, groups_from_gradients
 from asgld.diagnostics.tracker import CertificateTracker, Report, Tracked
 
-__all__ = ["Calibration", "CertificateTracker", "Report", "Scales", "Tracked", "calibrate"]
+__all__ = [
+    "Calibration",
+    "CertificateTracker",
+    "Report",
+    "Scales",
+    "Tracked",
+    "calibrate",
+    "groups_from_gradients",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,3 +240,86 @@ def _mean_square(gradient: Tensor) -> float:
 def _few(f: Any) -> int | None:
     n = getattr(f, "num_samples", None)
     return None if n is not None and n <= _MAX_VARIANCE_SAMPLES else _MAX_VARIANCE_SAMPLES
+
+
+def groups_from_gradients(
+    params: Iterable[Tensor] | Iterable[tuple[str, Tensor]],
+    *,
+    lr: float,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    warmup: float = 100.0,
+    noise: float = 0.1,
+    per_tensor: bool = False,
+) -> list[dict[str, Any]]:
+    r"""Parameter groups for :class:`asgld.ASGLD` scaled to the gradients that parameters now have.
+
+    .. math::
+        d_\mathrm{init} = w\,\overline{g^2}, \quad \delta = d_\mathrm{init} / 100, \quad
+        \sqrt{2\,\mathrm{lr}}\; d_\mathrm{init}^{-\beta/2} \sigma
+        = \nu\; \mathrm{lr}\; d_\mathrm{init}^{-\alpha/2} \sqrt{\overline{g^2}}
+
+    D begins as if w such gradients had been seen, which is a warm-up: with w = 1 the first steps
+    tear a network's initialization apart. The first noise step is nu times a gradient step. Call it
+    after one backward pass. Gradients of DDP are the same on all ranks and those of FSDP2 or tensor
+    parallelism are reduced, so all ranks get the same groups.
+
+    Args:
+        params: parameters, or pairs of name and parameter, with gradients.
+        lr, alpha, beta: as for the optimizer.
+        warmup: w.
+        noise: nu; 0 for none.
+        per_tensor: one group per tensor, scaled to its own gradient, not one for all.
+
+    Example:
+        >>> import torch, asgld
+        >>> model = torch.nn.Linear(3, 1)
+        >>> model(torch.ones(3)).sum().backward()
+        >>> groups = groups_from_gradients(model.named_parameters(), lr=1e-2)
+        >>> groups[0]["d_init"]                          # all gradients are one here
+        100.0
+        >>> optimizer = asgld.ASGLD(groups, lr=1e-2)
+    """
+    entries: list[Any] = list(params)
+    if not entries:
+        raise ValueError("params: need at least one parameter")
+    for name, value in (("lr", lr), ("warmup", warmup)):
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name}={value!r}: need a positive number")
+    if not 0.0 <= noise < math.inf:
+        raise ValueError(f"noise={noise!r}: need 0 <= noise < infinity, in gradient steps")
+    tensors: list[Tensor] = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+    for i, p in enumerate(tensors):
+        if p.grad is None:
+            raise ValueError(f"params[{i}] has no gradient: run one backward pass before this")
+    squares = [_square(p.grad) for p in tensors if p.grad is not None]
+    members = [[i] for i in range(len(entries))] if per_tensor else [list(range(len(entries)))]
+    groups = []
+    for group in members:
+        count = sum(tensors[i].numel() for i in group)
+        mean_square = sum(squares[i] for i in group) / max(count, 1)
+        if mean_square == 0.0:
+            raise ValueError(
+                "all gradients are zero: at a critical point they say nothing of scale"
+            )
+        d_init = warmup * mean_square
+        sigma = noise * math.sqrt(lr * mean_square / 2.0) * d_init ** ((beta - alpha) / 2.0)
+        groups.append(
+            {
+                "params": [entries[i] for i in group],
+                "lr": lr,
+                "alpha": alpha,
+                "beta": beta,
+                "sigma": sigma,
+                "delta": d_init / 100.0,
+                "d_init": d_init,
+            }
+        )
+    return groups
+
+
+def _square(grad: Tensor) -> float:
+    """Sum of squares of all of a gradient, also of what other ranks hold."""
+    total = grad.detach().to(torch.float64).abs().square().sum()
+    full_tensor = getattr(total, "full_tensor", None)
+    return float(total if full_tensor is None else full_tensor())

@@ -279,7 +279,7 @@ class ASGLD(Optimizer):
                 )
             state = self.state[p]
             params.append(_local(p))
-            grads.append(_local(p.grad))
+            grads.append(_local(_placed(p.grad, p)))
             sums.append(_local(state["sum"]))
             steps.append(state["step"])
             streams.append(state["stream"])
@@ -293,9 +293,9 @@ class ASGLD(Optimizer):
         owners = [p for p in group["params"] if p.grad is not None]
         if not owners or any(p.is_complex() for p in owners) or not Plan.serves(tensors):
             return None
-        plan = Plan(group, owners, [self.state[p] for p in owners], tensors)
+        plan = Plan(group, owners, self.state, tensors)
         self._plans[number] = plan
-        return plan.gradients(group)
+        return plan.gradients(group, self.state)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -320,7 +320,7 @@ class ASGLD(Optimizer):
         for number, group in enumerate(self.param_groups):
             tensors, backend = Tensors([], [], [], [], [], [], []), "fused"
             plan = None if is_compiling else self._plans.get(number)
-            addresses = None if plan is None else plan.gradients(group)
+            addresses = None if plan is None else plan.gradients(group, self.state)
             if addresses is None:
                 backend = self._init_group(group, *tensors)
                 if backend == "fused" and not is_compiling:
@@ -638,6 +638,14 @@ def _local(tensor: Tensor) -> Tensor:
     """Return the part of a DTensor that this process holds, sharing its memory."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else cast(Tensor, to_local())
+
+
+def _placed(grad: Tensor, param: Tensor) -> Tensor:
+    """Return a gradient placed as its parameter is: one under sequence parallelism is not."""
+    placements = getattr(param, "placements", None)
+    if placements is None or grad.placements == placements:  # type: ignore[attr-defined]
+        return grad
+    return cast(Tensor, grad.redistribute(placements=placements))  # type: ignore[attr-defined]
 
 
 def _check_graph_capture(optimizer: Optimizer) -> None:

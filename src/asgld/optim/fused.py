@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_, itemgetter, ne
 from typing import Any, Protocol
 
 import torch
@@ -175,16 +175,16 @@ class Plan:
 
     Args:
         group: the parameter group.
-        states: the state of each parameter that has a gradient.
-        owners: those parameters.
-        tensors: what this process holds of them.
+        owners: those of its parameters that have a gradient.
+        states: the optimizer's state.
+        tensors: what this process holds of the owners.
     """
 
     def __init__(
         self,
         group: dict[str, Any],
         owners: Sequence[Tensor],
-        states: Sequence[dict[str, Any]],
+        states: dict[Tensor, dict[str, Any]],
         tensors: Tensors,
     ) -> None:
         held = set(map(id, owners))
@@ -192,9 +192,10 @@ class Plan:
         self._absent = [p for p in group["params"] if id(p) not in held]
         self._owners = list(owners)
         self._has_shards = any(hasattr(p, "to_local") for p in owners)
-        self._states = list(states)
-        self._sums = [state["sum"] for state in states]
-        self._steps = [state["step"] for state in states]
+        self._all_states = list(states.values())
+        self._states = [states[p] for p in owners]
+        self._sums = [state["sum"] for state in self._states]
+        self._steps = [state["step"] for state in self._states]
         self._addresses = [param.data_ptr() for param in tensors.params]
         # What has one dimension, torch keeps dense.
         self._matrices = [i for i, grad in enumerate(tensors.grads) if grad.dim() > 1]
@@ -206,9 +207,11 @@ class Plan:
         """Whether kernels can work on the tensors' own memory, now and at later steps."""
         return all(t.is_contiguous() for t in (*tensors.params, *tensors.grads, *tensors.sums))
 
-    def gradients(self, group: dict[str, Any]) -> list[int] | None:
+    def gradients(
+        self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]
+    ) -> list[int] | None:
         """Return the addresses of this step's gradients, or None if the plan no longer fits."""
-        if self._settings != _settings(group):
+        if self._settings != _settings(group) or len(states) != len(self._all_states):
             return None
         if any(p.grad is not None for p in self._absent):
             return None
@@ -217,11 +220,14 @@ class Plan:
         grads: Any = [p.grad for p in params]
         try:
             if self._has_shards:
+                if any(map(ne, map(_placements, params), map(_placements, grads))):
+                    return None
                 params, grads = _held(params), _held(grads)
             addresses = list(map(Tensor.data_ptr, grads))
             fits = (
                 list(map(Tensor.data_ptr, params)) == self._addresses
                 and all(grads[i].is_contiguous() for i in self._matrices)
+                and all(map(is_, states.values(), self._all_states))
                 and all(map(is_, map(itemgetter("sum"), self._states), self._sums))
                 and all(map(is_, map(itemgetter("step"), self._states), self._steps))
                 and _count_edits(self._steps) == self._versions
@@ -245,6 +251,10 @@ class Plan:
 def _count_edits(steps: Sequence[Tensor]) -> int:
     """How often step counts were written by others than kernels."""
     return sum(map(attrgetter("_version"), steps))
+
+
+def _placements(tensor: Any) -> Any:
+    return getattr(tensor, "placements", None)
 
 
 def _held(tensors: list[Any]) -> list[Any]:
