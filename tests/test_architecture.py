@@ -21,6 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "theory": set(),
     # what users install us for; never the reference, so that their agreement is evidence
     "optim": {"noise"},
+    "sampling": {"noise"},
+    "distributed": {"noise", "optim"},
     # what is minimized, and the door to it
     "problems": set(),
     "functions": set(),
@@ -44,14 +46,19 @@ ALLOWED: dict[str, set[str]] = {
     "sweep": {
         "counts", "curvature", "methods", "oracle", "problems", "run", "stopping",
     },
-    "experiments": {"methods", "oracle", "problems", "run", "stopping", "sweep", "theory"},
+    "experiments": {
+        "methods", "noise", "oracle", "problems", "reference", "stopping", "sweep", "theory",
+    },
     "figures": {"theory"},
-    "report": {"experiments"},
+    "report": set(),
     "comparison": {"experiments", "problems", "report", "sweep", "theory"},
+    "reproduction": {
+        "comparison", "experiments", "figures", "methods", "report", "sweep", "theory",
+    },
     # the command line: parse, call, print
     "commands": {
         "comparison", "experiments", "figures", "methods", "minimize", "noise", "optim",
-        "problems", "report", "sweep", "theory",
+        "problems", "report", "reproduction", "sweep", "theory",
     },
     "cli": {"commands"},
     "__main__": {"cli"},

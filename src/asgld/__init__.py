@@ -1,15 +1,17 @@
 """asgld: adaptive stochastic gradient Langevin dynamics for PyTorch.
 
-Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`), a front door that says what it found (`minimize`,
-`classify`), settings from measurements (`calibrate`), certificates (`CertificateTracker`), and the
-theory, as published and as corrected (`theory`).
+Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`, `PSGLD`, `NetworkASGLD`), a front door that says what it
+found (`minimize`, `classify`), settings from measurements (`calibrate`), certificates
+(`CertificateTracker`), batches that grow (`GrowingBatchSampler`), and the theory, as published and
+as corrected (`theory`).
 """
 
 from asgld import theory
 from asgld.curvature import Kind, ModelHessian, Point, classify
-from asgld.diagnostics import CertificateTracker, calibrate
+from asgld.diagnostics import CertificateTracker, calibrate, groups_from_gradients
 from asgld.minimize import minimize
-from asgld.optim import AGLD, ASG, ASGLD, SGLD
+from asgld.optim import AGLD, ASG, ASGLD, PSGLD, SGLD, NetworkASGLD
+from asgld.sampling import GrowingBatchSampler, accumulate, full_gradient
 from asgld.scipy_interop import scipy_method
 
 __version__ = "0.1.0"
@@ -17,13 +19,19 @@ __all__ = [
     "AGLD",
     "ASG",
     "ASGLD",
+    "PSGLD",
     "SGLD",
     "CertificateTracker",
+    "GrowingBatchSampler",
     "Kind",
     "ModelHessian",
+    "NetworkASGLD",
     "Point",
+    "accumulate",
     "calibrate",
     "classify",
+    "full_gradient",
+    "groups_from_gradients",
     "minimize",
     "scipy_method",
     "theory",

@@ -214,13 +214,50 @@ def layout_of(tensor: Tensor) -> Layout:
     if placements is None:
         return Layout.whole(tensor.numel() * (2 if tensor.is_complex() else 1))
     parts = (2,) if tensor.is_complex() else ()
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
-    local, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    local, offsets = _local_block(tensor.shape, mesh.shape, mesh.get_coordinate(), placements)
     return Layout.of_block(
         (*local, *parts), (*tensor.shape, *parts), (*offsets, *(0 for _ in parts))
     )
+
+
+def _local_block(
+    shape: Sequence[int],
+    mesh_shape: Sequence[int],
+    coordinate: Sequence[int] | None,
+    placements: Sequence[Any],
+) -> tuple[list[int], list[int]]:
+    """Return the shape of a rank's block and where it begins.
+
+    torch's own function for this is wrong for a dimension that FSDP and tensor parallelism share
+    unevenly (a strided shard): 7 rows over (3, 2) ranks (torch 2.13).
+    """
+    local, offsets = list(shape), [0] * len(shape)
+    if coordinate is None:  # this process is not part of the mesh
+        return [0] * len(shape), offsets
+    for dim in range(len(shape)):
+        for mesh_dim in _order_of_splits(dim, mesh_shape, placements):
+            chunk = -(-local[dim] // mesh_shape[mesh_dim])
+            start = min(coordinate[mesh_dim] * chunk, local[dim])
+            offsets[dim] += start
+            local[dim] = min(chunk, local[dim] - start)
+    return local, offsets
+
+
+def _order_of_splits(dim: int, mesh_shape: Sequence[int], placements: Sequence[Any]) -> list[int]:
+    """Return the mesh dimensions that split a dimension of a tensor, the first split first."""
+    order: list[int] = []
+    for mesh_dim in reversed(range(len(placements))):
+        placement = placements[mesh_dim]
+        if getattr(placement, "dim", None) != dim:
+            continue
+        # A strided shard comes after those on its right that make up its split factor.
+        position, splits = 0, 1
+        while splits < getattr(placement, "split_factor", 1):
+            splits *= mesh_shape[order[position]]
+            position += 1
+        order.insert(position, mesh_dim)
+    return order
 
 
 # ----------------------------------------------------------------------------------------------
