@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import EXPONENTS, RULE, make_tensor, take_kernel_step
+from helpers import EXPONENTS, RULE, WIDER, make_tensor, take_kernel_step
 from torch import Tensor
 
 from asgld import noise
@@ -49,14 +49,6 @@ FORMS = [
     (torch.float16, torch.float32, True),
     (torch.float16, torch.bfloat16, False),
 ]
-WIDER: dict[str, dict[str, Any]] = {
-    "decay": {"decay": 0.9},
-    "filled by the first": {"decay": 0.9, "d_init": 0.0, "delta": 1e-3},
-    "momentum": {"momentum": 0.8},
-    "clip": {"clip": 0.25, "d_init": 1e-4},
-    "annealing": {"annealing": 1.0},
-    "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
-}
 
 
 def problem(

@@ -31,18 +31,17 @@ def doctor() -> None:
 
     table = Table("backend", "available", "self-test")
     failed = False
-    for name, options in (
-        ("loop", {"foreach": False, "fused": False}),
-        ("foreach", {"foreach": True}),
-        ("fused", {"fused": True}),
+    for name, device, options in (
+        ("loop", "cpu", {"foreach": False, "fused": False}),
+        ("foreach", "cpu", {"foreach": True}),
+        ("fused, CPU (C)", "cpu", {"fused": True}),
+        ("fused, GPU (Triton)", "cuda", {"fused": True}),
     ):
-        reason = None
-        if name == "fused":
-            reason = fused.unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
+        reason = _why_not(device) if "fused" in name else None
         if reason is not None:
             table.add_row(name, f"no: {reason}", "")
             continue
-        error = _largest_error(options)
+        error = _largest_error(device, options)
         is_right = error < 1e-5
         failed |= not is_right
         verdict = "passed" if is_right else "FAILED"
@@ -52,6 +51,12 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+def _why_not(device: str) -> str | None:
+    if device == "cuda" and not torch.cuda.is_available():
+        return "there is no CUDA device"
+    return fused.unavailable_reason([torch.zeros(1, device=device)], [Layout.whole(1)])
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -59,11 +64,11 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _largest_error(options: dict[str, bool]) -> float:
+def _largest_error(device: str, options: dict[str, bool]) -> float:
     """The largest difference, after ten noisy steps, from the loop in double precision."""
     results = []
     for dtype, chosen in ((torch.float64, {"foreach": False}), (torch.float32, options)):
-        x = torch.linspace(-1, 1, 1001, dtype=dtype).requires_grad_()
+        x = torch.linspace(-1, 1, 1001, dtype=dtype, device=device).requires_grad_()
         optimizer = asgld.ASGLD([x], lr=0.1, sigma=0.1, **chosen)  # type: ignore[arg-type]
         for _ in range(10):
             x.grad = x.detach() ** 3
