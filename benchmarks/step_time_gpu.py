@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from measure import RESULTS, summarize, write_csv
-from step_time import RESNET_50
+from step_time import RESNET_50, WIDER
 from torch import Tensor
 
 import asgld
@@ -40,7 +40,6 @@ GPT: Shapes = [
 
 BF16_FP32_SUM = {"stochastic_rounding": True}
 BF16_BF16_SUM = {"stochastic_rounding": True, "sum_dtype": torch.bfloat16}
-WIDER = {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
 OURS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
     "ASGLD": lambda p: asgld.ASGLD(p, fused=True),
     "ASGLD, general powers": lambda p: asgld.ASGLD(p, alpha=0.7, beta=1.3, fused=True),

@@ -5,8 +5,7 @@
  * element's result depends on that element alone: neither the number of threads nor the chunks nor
  * the order of the list shows in it. */
 #include "convert.h"
-#include "update.h"
-#include "update64.h"
+#include "wider.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -14,6 +13,7 @@ typedef struct {
     void *param;
     const void *grad;
     void *sum;
+    void *momentum; /* in the working precision, as large as the parameter; no momentum is NULL */
     int64_t *step; /* steps taken so far; the call adds one */
     int64_t count;
     /* Element j of a shard is element offset + j / row_length * row_stride + j % row_length of the
@@ -25,6 +25,7 @@ typedef struct {
 
 typedef struct {
     double lr, alpha, beta, sigma, delta, d_init, weight_decay, grad_factor;
+    double decay, momentum, clip, annealing; /* no decay, no clip are NAN */
     uint64_t seed;
     int32_t maximize, stochastic_rounding, threads, unused;
 } options;
@@ -40,6 +41,10 @@ typedef struct {
     power64 drift_power64, noise_power64;
     double planned; /* the least D that the powers are planned for; NAN for none */
     int is_planned_for_double;
+    int is_wide; /* what follows is for the wider rule, what precedes for the paper's */
+    wide_rule wide;
+    wide_power wide_drift_power, wide_noise_power;
+    int64_t planned_step; /* that `wide` is planned for; -1 for none */
 } step_plan;
 
 static void plan_step(step_plan *p, const options *o) {
@@ -58,6 +63,8 @@ static void plan_step(step_plan *p, const options *o) {
                          .drift_power = &p->drift_power64, .noise_power = &p->noise_power64};
     p->update = KERNEL_OF[alpha][beta];
     p->planned = NAN;
+    p->is_wide = !isnan(o->decay) || !isnan(o->clip) || o->momentum != 0.0 || o->annealing != 0.0;
+    p->planned_step = -1;
 }
 
 /* What depends on the steps that a tensor has taken, and on whether it is of doubles. */
@@ -81,6 +88,55 @@ static void plan_tensor(step_plan *p, const tensor *t) {
     }
 }
 
+/* The coefficients of a step of the wider rule: `coefficients` in asgld/optim/functional.py. */
+static wide_rule coefficients_of(const options *o, int64_t step) {
+    const double k = (double)step, later = step > 1 ? k : 1.0;
+    const int forgets = !isnan(o->decay), fills = forgets && o->d_init == 0.0;
+    wide_rule w = {
+        .lr = o->lr, .noise = sqrt(2.0 * o->lr) * o->sigma * pow(later, -o->annealing / 2),
+        .correction = 1.0, .shift = o->d_init + o->delta * k,
+        .bound = isnan(o->clip) ? INFINITY : pow(later, o->clip),
+        .gain = 1.0 - o->momentum, .inertia = o->momentum,
+        .decay = forgets ? o->decay : 1.0, .weight = forgets ? 1.0 - o->decay : 1.0,
+        .grad_factor = o->maximize ? -o->grad_factor : o->grad_factor};
+    if (forgets && !fills) w.shift = o->delta + pow(o->decay, k) * o->d_init;
+    if (fills) {
+        w.shift = o->delta;
+        w.correction = 1.0 / (1.0 - pow(o->decay, later));
+    }
+    if (fills && step == 0) { /* the first gradient has no D to be scaled by: it moves nothing */
+        w.lr = w.noise = w.correction = w.gain = 0.0;
+        w.shift = 1.0;
+    }
+    w.keep = 1.0 - w.lr * o->weight_decay;
+    int has_noise = w.noise != 0.0 && o->beta < INFINITY;
+    w.alpha = kind_of(o->alpha);
+    w.beta = !has_noise ? NO_NOISE : o->alpha == o->beta ? TIED : kind_of(o->beta);
+    return w;
+}
+
+static void plan_wide(step_plan *p, const tensor *t) {
+    int is_double = t->param_type == FLOAT64;
+    if (p->planned_step == *t->step && p->is_planned_for_double == is_double) return;
+    p->planned_step = *t->step;
+    p->is_planned_for_double = is_double;
+    wide_rule *k = &p->wide;
+    *k = coefficients_of(p->o, *t->step);
+    k->drift_power = &p->wide_drift_power;
+    k->noise_power = &p->wide_noise_power;
+    k->drift_power64 = &p->drift_power64;
+    k->noise_power64 = &p->noise_power64;
+    double drift = -p->o->alpha / 2, quiet = -p->o->beta / 2;
+    double smallest = fmax(k->shift, 0x1p-40); /* an average may have nothing to be added to */
+    if (is_double) {
+        if (k->alpha == GENERAL) plan_power64(&p->drift_power64, drift, 1.0, smallest);
+        if (k->beta == GENERAL) plan_power64(&p->noise_power64, quiet, 1.0, smallest);
+    } else {
+        if (k->alpha == GENERAL) plan_wide_power(&p->wide_drift_power, drift);
+        if (k->beta == GENERAL) plan_wide_power(&p->wide_noise_power, quiet);
+    }
+}
+
 static void draw_words(const draw *d, uint64_t index, int64_t count, uint32_t *out) {
     philox x;
     uint32_t words[BLOCK];
@@ -94,17 +150,38 @@ static void draw_words(const draw *d, uint64_t index, int64_t count, uint32_t *o
     }
 }
 
+/* The normals of the next blocks, at least `count`. */
+static void draw_normals(philox *given, float *z, int64_t count) {
+    philox x = *given;
+    int64_t i = 0;
+    for (; i + GROUP * BLOCK <= count; i += GROUP * BLOCK) next_group(&x, z + i);
+    for (; i < count; i += BLOCK) next_normals(&x, z + i);
+    *given = x;
+}
+
 static int is_narrow(int type) { return type == BFLOAT16 || type == FLOAT16; }
+
+/* Store results in the dtypes of the tensors. */
+static void store_stage(const step_plan *p, const tensor *t, float *param, float *sum,
+                        int64_t at, int64_t count, uint64_t index, draw noise) {
+    if (p->o->stochastic_rounding && (is_narrow(t->param_type) || is_narrow(t->sum_type))) {
+        uint32_t words[STAGE];
+        noise.purpose = ROUND;
+        draw_words(&noise, index, count, words);
+        if (is_narrow(t->param_type)) dither(t->param_type, param, words, count);
+        for (int64_t i = 0; i < count; i++) words[i] >>= 16; /* the other half is for the sum */
+        if (is_narrow(t->sum_type)) dither(t->sum_type, sum, words, count);
+    }
+    narrow(t->param_type, param, t->param, at, count);
+    narrow(t->sum_type, sum, t->sum, at, count);
+}
 
 /* Consecutive elements whose dtypes, or whose gradient scale, the kernel does not take as they
  * are: they pass through float32 buffers. */
 static void update_staged(const step_plan *p, const tensor *t, int64_t at,
                           int64_t count, uint64_t index, draw noise) {
     float param[STAGE], grad[STAGE], sum[STAGE];
-    uint32_t words[STAGE];
     const float factor = (float)p->o->grad_factor;
-    const int is_dithered = p->o->stochastic_rounding &&
-                            (is_narrow(t->param_type) || is_narrow(t->sum_type));
     for (int64_t part; count > 0; at += part, index += (uint64_t)part, count -= part) {
         part = STAGE - (int64_t)(index % STAGE);
         part = part < count ? part : count;
@@ -113,24 +190,51 @@ static void update_staged(const step_plan *p, const tensor *t, int64_t at,
         widen(t->sum_type, t->sum, at, sum, part);
         if (factor != 1.0f)
             for (int64_t i = 0; i < part; i++) grad[i] *= factor;
-        noise.purpose = UPDATE;
         run r = {param, grad, sum, part, index, noise};
         p->update(&p->rule, &r);
-        if (is_dithered) {
-            noise.purpose = ROUND;
-            draw_words(&noise, index, part, words);
-            if (is_narrow(t->param_type)) dither(t->param_type, param, words, part);
-            for (int64_t i = 0; i < part; i++) words[i] >>= 16; /* the other half is for the sum */
-            if (is_narrow(t->sum_type)) dither(t->sum_type, sum, words, part);
-        }
-        narrow(t->param_type, param, t->param, at, part);
-        narrow(t->sum_type, sum, t->sum, at, part);
+        store_stage(p, t, param, sum, at, part, index, noise);
+    }
+}
+
+/* Elements of the wider rule that get their normals, and are then updated, at a time. So few that
+ * memory is not left waiting while normals are drawn. A multiple of BLOCK. */
+enum { WIDE_STAGE = 256 };
+
+/* Where `count` elements can be worked on: in the tensor, or in a copy padded to whole vectors. */
+static float *stage_of(int type, const void *from, int64_t at, float *copy, int64_t count) {
+    if (type == FLOAT32 && count % LANES == 0) return (float *)from + at;
+    widen(type, from, at, copy, count);
+    while (count % LANES) copy[count++] = 1.0f;
+    return copy;
+}
+
+/* Consecutive elements under the wider rule. */
+static void update_wide_staged(const step_plan *p, const tensor *t, int64_t at,
+                               int64_t count, uint64_t index, draw noise) {
+    float copy[4][WIDE_STAGE], z[WIDE_STAGE + BLOCK];
+    float *param, *grad, *sum, *momentum = NULL;
+    const int has_noise = p->wide.beta != NO_NOISE, has_momentum = p->o->momentum != 0.0;
+    philox x;
+    philox_begin(&x, &noise, index);
+    for (int64_t part; count > 0; at += part, index += (uint64_t)part, count -= part) {
+        const int64_t skip = (int64_t)(index % BLOCK);
+        part = WIDE_STAGE - (int64_t)(index % WIDE_STAGE);
+        part = part < count ? part : count;
+        param = stage_of(t->param_type, t->param, at, copy[0], part);
+        grad = stage_of(t->param_type, t->grad, at, copy[1], part);
+        sum = stage_of(t->sum_type, t->sum, at, copy[2], part);
+        if (has_momentum) momentum = stage_of(FLOAT32, t->momentum, at, copy[3], part);
+        if (has_noise) draw_normals(&x, z, skip + part);
+        update_wide(&p->wide, param, grad, sum, momentum, has_noise ? z + skip : NULL, part);
+        if (has_momentum) narrow(FLOAT32, momentum, t->momentum, at, part);
+        store_stage(p, t, param, sum, at, part, index, noise);
     }
 }
 
 /* Elements [at, end) of a tensor, run by run. */
 static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) {
-    plan_tensor(p, t);
+    if (p->is_wide) plan_wide(p, t);
+    else plan_tensor(p, t);
     draw noise = {p->o->seed, (uint32_t)t->stream, (uint32_t)*t->step, UPDATE};
     int is_direct = t->param_type == FLOAT32 && t->sum_type == FLOAT32 && p->o->grad_factor == 1.0;
     while (at < end) {
@@ -140,8 +244,13 @@ static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) 
         count = count < end - at ? count : end - at;
         count = (uint64_t)count < room ? count : (int64_t)room;
         if (t->param_type == FLOAT64) {
-            update64(&p->rule64, (double *)t->param + at, (const double *)t->grad + at,
-                     (double *)t->sum + at, count, index, &noise);
+            double *momentum = p->o->momentum != 0.0 ? (double *)t->momentum + at : NULL;
+            place64 place = {(double *)t->param + at, (const double *)t->grad + at,
+                             (double *)t->sum + at, momentum};
+            if (p->is_wide) update_wide64(&p->wide, place, count, index, &noise);
+            else update64(&p->rule64, place, count, index, &noise);
+        } else if (p->is_wide) {
+            update_wide_staged(p, t, at, count, index, noise);
         } else if (is_direct) {
             run r = {(float *)t->param + at, (const float *)t->grad + at, (float *)t->sum + at,
                      count, index, noise};

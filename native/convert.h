@@ -63,7 +63,8 @@ static void widen(int type, const void *from, int64_t at, float *to, int64_t cou
 static void narrow(int type, const float *from, void *to, int64_t at, int64_t count) {
     uint16_t *half = (uint16_t *)to + at;
     int64_t i = 0;
-    if (type == FLOAT32) memcpy((float *)to + at, from, (size_t)count * sizeof(float));
+    if (type == FLOAT32 && from != (float *)to + at)
+        memcpy((float *)to + at, from, (size_t)count * sizeof(float));
     if (type == FLOAT64)
         for (; i < count; i++) ((double *)to)[at + i] = from[i];
     if (type == BFLOAT16)

@@ -102,6 +102,9 @@ INLINE f32v fma32(f32v a, f32v b, f32v c) { return V(fmadd_ps)(a, b, c); }   /* 
 INLINE f32v fms32(f32v a, f32v b, f32v c) { return V(fmsub_ps)(a, b, c); }   /* ab - c */
 INLINE f32v fnma32(f32v a, f32v b, f32v c) { return V(fnmadd_ps)(a, b, c); } /* c - ab */
 INLINE f32v sqrt32(f32v a) { return V(sqrt_ps)(a); }
+INLINE f32v clamp32(f32v a, f32v bound) { /* not a number stays what it is */
+    return V(min_ps)(bound, V(max_ps)(-bound, a));
+}
 INLINE f32v interleave_low(f32v a, f32v b) { return V(unpacklo_ps)(a, b); }
 INLINE f32v interleave_high(f32v a, f32v b) { return V(unpackhi_ps)(a, b); }
 
@@ -162,6 +165,12 @@ INLINE f32v sqrt32(f32v a) {
     f32v v;
     UNROLL for (int i = 0; i < LANES; i++) v[i] = __builtin_sqrtf(a[i]);
     return v;
+}
+
+INLINE f32v clamp32(f32v a, f32v bound) {
+    UNROLL for (int i = 0; i < LANES; i++)
+        a[i] = a[i] > bound[i] ? bound[i] : a[i] < -bound[i] ? -bound[i] : a[i];
+    return a;
 }
 
 INLINE f32v interleave_low(f32v a, f32v b) { return (f32v){a[0], b[0], a[1], b[1]}; }

@@ -27,6 +27,18 @@ INLINE f64v sqrt64(f64v a) {
 #endif
 }
 
+/* Not a number stays what it is. */
+INLINE f64v clamp64(f64v a, double bound) {
+#if LANES > 4
+    const f64v most = (f64v){0} + bound;
+    return V(min_pd)(most, V(max_pd)(-most, a));
+#else
+    UNROLL for (int i = 0; i < LANES64; i++)
+        a[i] = a[i] > bound ? bound : a[i] < -bound ? -bound : a[i];
+    return a;
+#endif
+}
+
 INLINE f64v polynomial(f64v x, const double *coefficient, int degree) {
     f64v p = x * coefficient[0] + coefficient[1];
     UNROLL for (int k = 2; k <= degree; k++) p = p * x + coefficient[k];
@@ -153,44 +165,64 @@ INLINE f64v factor_of(int kind, double scale, const power64 *power, f64v d) {
     return (f64v){0} + scale;
 }
 
-INLINE void update_block64(
-    const rule64 *k, double *param, const double *grad, double *sum, const double *z) {
+typedef struct {
+    double *param;
+    const double *grad;
+    double *sum, *momentum; /* no momentum is NULL */
+} place64;
+
+/* Update the block at a place. */
+typedef void block64(const void *rule, place64 at, const double *z);
+
+INLINE void update_block64(const void *rule, place64 at, const double *z) {
+    const rule64 *k = rule;
     for (int i = 0; i < BLOCK; i += LANES64) {
-        f64v s = load64(sum + i), g = load64(grad + i) * k->grad_factor, d = s + k->shift;
-        f64v x = load64(param + i) * k->keep;
+        f64v s = load64(at.sum + i), g = load64(at.grad + i) * k->grad_factor, d = s + k->shift;
+        f64v x = load64(at.param + i) * k->keep;
         f64v drift = factor_of(k->alpha, k->lr, k->drift_power, d);
         x = x - drift * g;
         if (k->beta == TIED) x = x + drift * (k->ratio * load64(z + i));
         else if (k->beta != NO_NOISE)
             x = x + factor_of(k->beta, k->noise, k->noise_power, d) * load64(z + i);
-        store64(param + i, x);
-        store64(sum + i, s + g * g);
+        store64(at.param + i, x);
+        store64(at.sum + i, s + g * g);
     }
 }
 
-static void update64(const rule64 *given, double *param, const double *grad, double *sum,
-                     int64_t count, uint64_t index, const draw *noise) {
-    const rule64 copy = *given, *k = &copy; /* which no store into a tensor can alias */
+/* Block by block; one that the run fills in part works on a padded copy. */
+INLINE void update_blocks64(block64 *update, const void *rule, place64 at, int64_t count,
+                            uint64_t index, const draw *noise, int has_noise) {
     philox x;
-    double z[BLOCK] = {0}, padded[3][BLOCK] = {{0}};
+    double normals[BLOCK], padded[4][BLOCK] = {{0}};
+    const double *z = has_noise ? normals : NULL;
+    const place64 copy = {padded[0], padded[1], padded[2], at.momentum ? padded[3] : NULL};
     int64_t skip = (int64_t)(index % BLOCK);
     philox_begin(&x, noise, index);
     for (int64_t i = 0; i < count; skip = 0) {
         int64_t part = BLOCK - skip < count - i ? BLOCK - skip : count - i;
         size_t bytes = (size_t)part * sizeof(double);
-        if (k->beta != NO_NOISE) next_normals64(&x, z);
+        double *momentum = at.momentum ? at.momentum + i : NULL;
+        if (has_noise) next_normals64(&x, normals);
         if (part == BLOCK) {
-            update_block64(k, param + i, grad + i, sum + i, z);
+            update(rule, (place64){at.param + i, at.grad + i, at.sum + i, momentum}, z);
         } else {
-            memcpy(padded[0] + skip, param + i, bytes);
-            memcpy(padded[1] + skip, grad + i, bytes);
-            memcpy(padded[2] + skip, sum + i, bytes);
-            update_block64(k, padded[0], padded[1], padded[2], z);
-            memcpy(param + i, padded[0] + skip, bytes);
-            memcpy(sum + i, padded[2] + skip, bytes);
+            memcpy(padded[0] + skip, at.param + i, bytes);
+            memcpy(padded[1] + skip, at.grad + i, bytes);
+            memcpy(padded[2] + skip, at.sum + i, bytes);
+            if (momentum) memcpy(padded[3] + skip, momentum, bytes);
+            update(rule, copy, z);
+            memcpy(at.param + i, padded[0] + skip, bytes);
+            memcpy(at.sum + i, padded[2] + skip, bytes);
+            if (momentum) memcpy(momentum, padded[3] + skip, bytes);
         }
         i += part;
     }
+}
+
+static void update64(const rule64 *given, place64 at, int64_t count, uint64_t index,
+                     const draw *noise) {
+    const rule64 copy = *given; /* which no store into a tensor can alias */
+    update_blocks64(update_block64, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }
 
 #endif

@@ -54,6 +54,15 @@ RULE: dict[str, Any] = {
     "maximize": False,
     "stochastic_rounding": False,
 }
+# What goes beyond the paper's rule, each alone and all together.
+WIDER: dict[str, dict[str, Any]] = {
+    "decay": {"decay": 0.9},
+    "filled by the first": {"decay": 0.9, "d_init": 0.0, "delta": 1e-3},
+    "momentum": {"momentum": 0.8},
+    "clip": {"clip": 0.25, "d_init": 1e-4},
+    "annealing": {"annealing": 1.0},
+    "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
+}
 HEATING = "ignore:beta=.* with alpha=.*:UserWarning"
 
 

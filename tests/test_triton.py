@@ -9,12 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import EXPONENTS, RULE, WIDER, make_tensor, take_kernel_step
+from helpers import (
+    EXPONENTS,
+    RULE,
+    WIDER,
+    make_parameters,
+    make_tensor,
+    take_kernel_step,
+    take_steps,
+)
 from torch import Tensor
 
+import asgld
 from asgld import noise
 from asgld.noise import Layout
-from asgld.optim import functional
+from asgld.optim import _native, functional
 from asgld.optim.functional import Rule
 
 if importlib.util.find_spec("triton") is None:
@@ -349,3 +358,27 @@ def test_triton_rounding_keeps_what_is_not_finite(value: float) -> None:
     kernel_step([param, torch.zeros_like(param), total, total], stochastic_rounding=True, sigma=0.0)
     assert torch.equal(param.isnan(), torch.full((8,), np.isnan(value), device=DEVICE))
     assert np.isnan(value) or (param.isinf() == np.isinf(value)).all()
+
+
+@pytest.mark.skipif(IS_GPU, reason="tests/test_gpu.py has the same on the GPU")
+@pytest.mark.parametrize("host_counts", [False, True])
+def test_optimizer_takes_its_steps_in_the_kernel(
+    host_counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the optimizer down: plans, tables and launches, with the interpreter for a GPU."""
+    monkeypatch.setattr(_native, "unavailable_reason", lambda rule=None: None)
+    monkeypatch.setattr(
+        _native, "Table", lambda *columns: _triton.Table(*columns, host_counts=host_counts)
+    )
+    found = []
+    for options in ({"fused": True}, {"foreach": False, "fused": False}):
+        params = make_parameters([(5, 7), (130,), (), (3, 0)])
+        optimizer = asgld.ASGLD([{"params": params[:2]}, {"params": params[2:], "lr": 0.2}], lr=0.1,
+                                sigma=0.1, **options)  # fmt: skip
+        take_steps(optimizer, 3)
+        optimizer.param_groups[0]["sigma"] = 0.3  # knobs may change between steps
+        optimizer.state[params[1]]["step"].fill_(20)  # and so may counts
+        take_steps(optimizer, 3, first=3)
+        assert [int(optimizer.state[p]["step"]) for p in params] == [6, 23, 6, 6]
+        found.append(torch.cat([p.detach().flatten() for p in params]))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)

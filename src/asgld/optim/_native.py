@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import struct
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ _BUILDS = {
     "AVX2": ("avx2", "portable"),
 }
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_OPTIONS = struct.Struct("8dQ4i")
+_OPTIONS = struct.Struct("12dQ4i")
 
 # What `set_build` asked for.
 _choice: dict[str, str | None] = {"build": None}
@@ -55,11 +56,7 @@ def load() -> ctypes.CDLL | str:
 
 
 def unavailable_reason(rule: Rule | None = None) -> str | None:
-    """Return why the kernel cannot serve (this rule), or None where it can."""
-    if rule is not None and (rule.decay is not None or rule.momentum or rule.clip is not None):
-        return "the CPU kernel has neither decay nor momentum nor clip"
-    if rule is not None and rule.annealing:
-        return "the CPU kernel anneals by D alone"
+    """Return why the kernel cannot serve (this rule), or None where it can; it serves all rules."""
     return _load(_choice["build"]).reason
 
 
@@ -123,17 +120,21 @@ class Table:
         rows: Sequence[tuple[int, int, int] | None],
         momenta: Sequence[Tensor | None] = (),
     ) -> None:
-        self._kept = (*params, *sums, *steps)  # addresses are worth nothing without the tensors
+        # Addresses are worth nothing without the tensors.
+        self._kept = (*params, *sums, *steps, *momenta)
+        self._has_momenta = len(momenta) == len(params) and all(m is not None for m in momenta)
         lines = []
         for i, (param, total, step) in enumerate(zip(params, sums, steps, strict=True)):
             count = param.numel()
+            average = momenta[i] if momenta else None
+            sized = (param, total) if average is None else (param, total, average)
             if not (
-                all(t.is_cpu and t.is_contiguous() for t in (param, total, step))
-                and total.numel() == count
+                all(t.is_cpu and t.is_contiguous() for t in (*sized, step))
+                and all(t.numel() == count for t in sized)
             ):
                 raise ValueError(
-                    f"params[{i}], sums[{i}]: need contiguous CPU tensors of one size; pass "
-                    ".contiguous() copies and copy the results back"
+                    f"params[{i}], sums[{i}], momenta[{i}]: need contiguous CPU tensors of one "
+                    "size; pass .contiguous() copies and copy the results back"
                 )
             offset, row_length, row_stride = rows[i] or (0, count, 0)
             lines.append(
@@ -141,16 +142,17 @@ class Table:
                     param.data_ptr(),
                     0,
                     total.data_ptr(),
+                    0 if average is None else average.data_ptr(),
                     step.data_ptr(),
                     count,
                     offset,
                     row_length or 1,
                     row_stride,
                     streams[i],
-                    _types(param, total),
+                    _types(param, total, average),
                 )
             )
-        self._table = np.array(lines, np.uint64).reshape(len(lines), 10)
+        self._table = np.array(lines, np.uint64).reshape(len(lines), 11)
         self._address = self._table.ctypes.data
 
     def step(
@@ -170,6 +172,11 @@ class Table:
         """
         if found_inf is not None and bool(found_inf):
             return
+        if rule.momentum != 0.0 and not self._has_momenta:
+            raise ValueError(
+                f"momentum={rule.momentum}: not every parameter has a tensor in `momenta` to keep "
+                "it in; an optimizer made with momentum has"
+            )
         self._table[:, 1] = grads
         failed = _required().asgld_step(
             self._address,
@@ -183,6 +190,10 @@ class Table:
                 rule.d_init,
                 rule.weight_decay,
                 1.0 if grad_scale is None else 1.0 / float(grad_scale),
+                math.nan if rule.decay is None else rule.decay,
+                rule.momentum,
+                math.nan if rule.clip is None else rule.clip,
+                rule.annealing,
                 rule.seed,
                 rule.maximize,
                 rule.stochastic_rounding,
@@ -197,14 +208,20 @@ class Table:
             )
 
 
-def _types(param: Tensor, total: Tensor) -> int:
-    """Return both dtypes as the kernel numbers them, that of the sum in the high word."""
+def _types(param: Tensor, total: Tensor, average: Tensor | None) -> int:
+    """Return the dtypes of parameter and sum as the kernel numbers them, the latter in the high
+    word. Momentum has the working precision."""
     number, number_of_sum = _TYPES.get(param.dtype), _TYPES.get(total.dtype)
     is_double = param.dtype == torch.float64
     if number is None or number_of_sum is None or (is_double and total.dtype != torch.float64):
         raise TypeError(
             f"a parameter of {param.dtype}, its sum of {total.dtype}: need two of "
             f"{', '.join(map(str, _TYPES))}, and a float64 sum for a float64 parameter"
+        )
+    working = torch.float64 if is_double else torch.float32
+    if average is not None and average.dtype != working:
+        raise TypeError(
+            f"a momentum of {average.dtype}, a parameter of {param.dtype}: need {working}"
         )
     return number_of_sum << 32 | number
 

@@ -196,6 +196,8 @@ class Plan:
         self._states = [states[p] for p in owners]
         self._sums = [state["sum"] for state in self._states]
         self._steps = [state["step"] for state in self._states]
+        self._momenta = [state.get("momentum") for state in self._states]
+        self._has_momenta = any(m is not None for m in self._momenta)
         self._addresses = [param.data_ptr() for param in tensors.params]
         # What has one dimension, torch keeps dense.
         self._matrices = [i for i, grad in enumerate(tensors.grads) if grad.dim() > 1]
@@ -205,7 +207,10 @@ class Plan:
     @staticmethod
     def serves(tensors: Tensors) -> bool:
         """Whether kernels can work on the tensors' own memory, now and at later steps."""
-        return all(t.is_contiguous() for t in (*tensors.params, *tensors.grads, *tensors.sums))
+        momenta = (t for t in tensors.momenta if t is not None)
+        return all(
+            t.is_contiguous() for t in (*tensors.params, *tensors.grads, *tensors.sums, *momenta)
+        )
 
     def gradients(
         self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]
@@ -231,10 +236,14 @@ class Plan:
                 and all(map(is_, map(itemgetter("sum"), self._states), self._sums))
                 and all(map(is_, map(itemgetter("step"), self._states), self._steps))
                 and _count_edits(self._steps) == self._versions
+                and not (self._has_momenta and self._lost_momenta())
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return None
         return addresses if fits else None
+
+    def _lost_momenta(self) -> bool:
+        return any(s["momentum"] is not m for s, m in zip(self._states, self._momenta, strict=True))
 
     def step(
         self,

@@ -1,0 +1,116 @@
+/* The step with a D that forgets, momentum, a bound on the scaled gradient, annealed noise.
+ *
+ * Each of them is a coefficient or two, and without them the coefficients are 1 and infinity, so
+ * one loop serves every combination. Normals come from a buffer. That is simpler than the pipeline
+ * of update.h and slower: only what the processor finds by itself overlaps with drawing them. */
+#ifndef ASGLD_WIDER_H
+#define ASGLD_WIDER_H
+
+#include "update64.h"
+
+/* d^c for all normal d below 2^126: a D that forgets has no smallest value to begin a table at.
+ * With e = 32 h + j one table holds 2^(c (j - 16)), another 2^(c (32 h + 16)). */
+typedef struct {
+    power near;
+    float far[ORDERS]; /* at h modulo 8 */
+    power_range range;
+} wide_power;
+
+static void plan_wide_power(wide_power *p, double exponent) {
+    const uint32_t smallest = 0x00800000, largest = 0x7e800000;
+    p->near.exponent = exponent;
+    p->near.scale = 1.0;
+    interpolate(exponent, p->near.coefficient);
+    for (int i = 0; i < ORDERS; i++) {
+        int h = i % 8 < 4 ? i % 8 : i % 8 - 8;
+        p->near.table[i] = (float)exp2(exponent * (i - 16));
+        p->far[i] = (float)exp2(exponent * (32 * h + 16));
+    }
+    p->range = (power_range){smallest, exponent < -1.0 ? 0 : largest - smallest};
+}
+
+/* What all elements of a tensor share at a step. The first line is that of Coefficients in
+ * asgld/optim/functional.py. */
+typedef struct {
+    double lr, noise, keep, correction, shift, bound, gain;
+    double inertia;       /* what momentum keeps */
+    double decay, weight; /* S becomes decay S + weight g^2 */
+    double grad_factor;   /* negative to maximize */
+    int alpha, beta;      /* kinds, as in update.h */
+    const wide_power *drift_power, *noise_power;
+    const power64 *drift_power64, *noise_power64;
+} wide_rule;
+
+INLINE f32v inverse_power(int kind, const wide_power *p, f32v d) {
+    if (kind != GENERAL) return quotient(kind, 1.0f, d, kind == ROOT ? sqrt32(d) : d);
+    split parts;
+    f32v result = d;
+    UNROLL for (int step = 0; step < SPLIT_STEPS; step++) split_step(step, d, &parts);
+    UNROLL for (int step = 0; step < POWER_STEPS; step++)
+        result = power_step(step, &p->near, &parts, result);
+    result = result * lookup32(p->far, parts.order >> 5);
+    if (__builtin_expect(any_above((u32v)d - p->range.low, p->range.span), 0)) {
+        float base[LANES];
+        store(base, d);
+        result = mended(&p->near, p->range, base, result);
+    }
+    return result;
+}
+
+/* Update `count` elements and, where that is no whole number of vectors, padding behind them.
+ * `momentum` and `z` are NULL where there are none. */
+static void update_wide(const wide_rule *k, float *param, const float *grad, float *sum,
+                        float *momentum, const float *z, int64_t count) {
+    const f32v lr = splat((float)k->lr), noise = splat((float)k->noise);
+    const f32v keep = splat((float)k->keep), bound = splat((float)k->bound);
+    const f32v correction = splat((float)k->correction), shift = splat((float)k->shift);
+    const f32v gain = splat((float)k->gain), inertia = splat((float)k->inertia);
+    const f32v decay = splat((float)k->decay), weight = splat((float)k->weight);
+    const f32v factor = splat((float)k->grad_factor);
+    const int alpha = k->alpha, beta = k->beta;
+    for (int64_t i = 0; i < count; i += LANES) {
+        f32v s = load(sum + i), g = load(grad + i) * factor, d = fma32(s, correction, shift);
+        f32v inverse = inverse_power(alpha, k->drift_power, d);
+        f32v u = clamp32(g * inverse, bound);
+        if (momentum) {
+            u = fma32(u, gain, load(momentum + i) * inertia);
+            store(momentum + i, u);
+        }
+        f32v x = fnma32(u, lr, load(param + i) * keep);
+        if (z) {
+            if (beta != TIED) inverse = inverse_power(beta, k->noise_power, d);
+            x = fma32(load(z + i) * inverse, noise, x);
+        }
+        store(param + i, x);
+        store(sum + i, fma32(g * weight, g, s * decay));
+    }
+}
+
+INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
+    const wide_rule *k = rule;
+    for (int i = 0; i < BLOCK; i += LANES64) {
+        f64v s = load64(at.sum + i), g = load64(at.grad + i) * k->grad_factor;
+        f64v d = s * k->correction + k->shift;
+        f64v inverse = factor_of(k->alpha, 1.0, k->drift_power64, d);
+        f64v u = clamp64(g * inverse, k->bound);
+        if (at.momentum) {
+            u = u * k->gain + load64(at.momentum + i) * k->inertia;
+            store64(at.momentum + i, u);
+        }
+        f64v x = load64(at.param + i) * k->keep - u * k->lr;
+        if (z) {
+            if (k->beta != TIED) inverse = factor_of(k->beta, 1.0, k->noise_power64, d);
+            x = x + load64(z + i) * inverse * k->noise;
+        }
+        store64(at.param + i, x);
+        store64(at.sum + i, g * k->weight * g + s * k->decay);
+    }
+}
+
+static void update_wide64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
+                          const draw *noise) {
+    const wide_rule copy = *given; /* which no store into a tensor can alias */
+    update_blocks64(update_wide_block64, &copy, at, count, index, noise, copy.beta != NO_NOISE);
+}
+
+#endif
