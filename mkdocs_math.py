@@ -14,7 +14,10 @@ _DISPLAY = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
 
 def on_page_content(content: str, **_: Any) -> str:
     """Replace what arithmatex marked."""
-    content = _DISPLAY.sub(lambda m: _mathml(m[1], "block"), content)
+    # A formula wider than the page scrolls by itself.
+    content = _DISPLAY.sub(
+        lambda m: f'<div style="overflow-x: auto">{_mathml(m[1], "block")}</div>', content
+    )
     return _INLINE.sub(lambda m: _mathml(m[1], "inline"), content)
 
 

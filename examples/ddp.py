@@ -60,8 +60,8 @@ def main() -> None:
     of_rank_0 = mine.clone()
     dist.broadcast(of_rank_0, 0)
     assert torch.equal(mine, of_rank_0)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # after the model, which still uses it, is gone

@@ -46,8 +46,8 @@ def region_map(*, method: str = "asgld", theta: float = 0.0, resolution: int = 3
         round(float(np.max(np.nan_to_num(rates[version].exponent))), 2)
         for version in ("corrected", "published")
     )
-    colors = _exponent_colors(best, max(claimed, best))
     figure = _figure(11.5, 5.2)
+    colors = _exponent_colors(best, max(claimed, best))
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     levels = best * np.array([0.2, 0.4, 0.6, 0.8])
     for panel, (version, found) in zip(panels, rates.items(), strict=True):

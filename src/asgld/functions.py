@@ -8,6 +8,8 @@ shape (..., dim), one row per replica; user callables see one row of shape (dim,
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -15,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 # Steps of central differences in float64: they balance the truncation error of order h^2 against
 # rounding of order eps / h. A gradient that is itself a difference carries rounding eps^(2/3).
@@ -234,6 +237,7 @@ def torch_function(
             return gradient
 
     def forward_over_reverse(x: Tensor, v: Tensor, indices: Tensor | None = None) -> Tensor:
+        _load_forward_mode()
         product: Tensor = torch.func.jvp(torch.func.grad(at(x, indices)), (x,), (v,))[1]
         return product
 
@@ -364,6 +368,15 @@ def _assemble(
 
     routes["hessian"] = [Route(columns, hvp[-1].argument, "columns by products")]
     return function
+
+
+@functools.cache
+def _load_forward_mode() -> None:
+    """Let torch load its forward mode: torch 2.15 then warns of its own use of torch.jit, once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        with forward_ad.dual_level():
+            forward_ad.make_dual(torch.zeros(()), torch.zeros(()))  # type: ignore[no-untyped-call]
 
 
 def _given(call: RowCall) -> RowCall:

@@ -45,12 +45,14 @@ class Rate:
     Every field is a scalar for scalar arguments and an array of the broadcast shape otherwise.
 
     Attributes:
-        method, version, alpha, beta, theta: what was asked. exponent: NaN where the published
-        version makes no statement; negative where it grows. log_power: 1, 0 or -1; in the
-        published version 1 wherever the paper writes O-tilde. converges: whether the bound tends
-        to zero. dominant: the term or terms of this order, such as "I2" or "I1+I3". region: see
-        `region`. last_iterate: exponent of E|grad f(x_k)|^2 inside a strongly convex basin (NaN:
-        no statement). orders: order of each term, by name.
+        method, version, alpha, beta, theta: what was asked.
+        exponent: NaN where the published version makes no statement; negative where it grows.
+        log_power: 1, 0 or -1; in the published version 1 wherever the paper writes O-tilde.
+        converges: whether the bound tends to zero.
+        dominant: the term or terms of this order, such as "I2" or "I1+I3".
+        region: see `region`.
+        last_iterate: exponent of E|grad f(x_k)|^2 in a strongly convex basin; NaN: no statement.
+        orders: order of each term, by name.
     """
 
     method: str
@@ -118,9 +120,11 @@ def rate(
     ======  ========  =======================================================
 
     Args:
-        alpha: >= 0, scalar or array. beta: >= 0, scalar or array; not read for method "asg".
-        method: "asgld", "agld" (full gradients), "asg" (no injected noise), "sgld" (alpha = beta =
-        0). theta: >= 0, scalar or array; must be 0 for "agld", whose gradients have no batch.
+        alpha: >= 0, scalar or array.
+        beta: >= 0, scalar or array; not read for method "asg".
+        method: "asgld", "agld" (full gradients), "asg" (no injected noise) or "sgld" (both
+            exponents 0).
+        theta: >= 0, scalar or array; must be 0 for "agld", whose gradients have no batch.
         version: "published" or "corrected".
 
     >>> rate(1, 1).formula
