@@ -14,12 +14,12 @@ from distributed_cases import (
     Outcome,
     Row,
     Wrapped,
+    backends_of,
     make_optimizer,
     observe,
     process_group,
     take_steps,
 )
-from helpers import BACKENDS
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -31,14 +31,17 @@ from torch.distributed.checkpoint.state_dict import (
 from asgld import GrowingBatchSampler, distributed
 
 SAVED, END = 2, 4
-BEST = next(reversed(BACKENDS))
+BEST = backends_of("ASGLD")[-1]
 # Where each checkpoint is made, and where it is loaded: a layout may change with the world size.
 ROUTES = {
-    "ddp": (Row("ddp", "foreach", "options"), "ddp"),
+    "ddp": (Row("ddp", "foreach", "NetworkASGLD"), "ddp"),
     "fsdp-uneven": (Row("fsdp-uneven", BEST, "ASGLD"), "fsdp-uneven"),
-    "fsdp-empty": (Row("fsdp-empty", "foreach", "options"), "fsdp-empty"),
-    "mesh-columns": (Row("mesh-columns", BEST, "AGLD"), "fsdp-uneven"),
-    "tensor-columns": (Row("tensor-columns", "loop", "options"), "ddp"),
+    "fsdp-empty": (
+        Row("fsdp-empty", backends_of("NetworkASGLD")[-1], "NetworkASGLD"),
+        "fsdp-empty",
+    ),
+    "mesh-columns": (Row("mesh-columns", "foreach", "PSGLD"), "fsdp-uneven"),
+    "tensor-columns": (Row("tensor-columns", "loop", "NetworkASGLD"), "ddp"),
 }
 SHARDED = ROUTES["fsdp-uneven"][0]
 ZERO = Row("zero", BEST, "ASGLD")
@@ -155,7 +158,7 @@ def _resume_full(path: Path) -> Outcome:
 
 
 def _resume_zero(path: Path) -> Outcome:
-    wrapped, optimizer = _start(ZERO)
+    wrapped, optimizer = _start_elsewhere(ZERO)
     params, state = torch.load(path)
     _set_parameters(wrapped.model, params)
     optimizer.load_state_dict(state)

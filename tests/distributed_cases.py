@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +24,22 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
+from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 import asgld
@@ -202,6 +213,17 @@ def _hybrid(kind: str) -> Wrapped:
     return _data_parallel(model, dist.get_rank(), ranks)
 
 
+def _sequence(kind: str) -> Wrapped:
+    """Tensor parallel around a norm with split samples: its gradient arrives as partial sums."""
+    styles = {
+        "inner": ColwiseParallel(output_layouts=Shard(0)),
+        "norm": SequenceParallel(sequence_dim=0),
+        "outer": RowwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+    }
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return _data_parallel(parallelize_module(build(kind), mesh, styles), 0, 1)
+
+
 def _pipeline(kind: str) -> Wrapped:
     """Each rank holds some of the heads, under the names that they have in the whole model."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -227,11 +249,13 @@ _OFFLOAD = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
 
 
 class Layout(NamedTuple):
-    """How to wrap a model, which model, and where its gradients are clipped."""
+    """How to wrap a model, which model, where its gradients are clipped, and how often a step of
+    the optimizer communicates: once for each gradient that torch leaves as partial sums."""
 
     wrap: Callable[[str], Wrapped]
     kind: str = "uneven"
     max_norm: float | None = None
+    communications: int = 0
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -244,11 +268,9 @@ LAYOUTS: dict[str, Layout] = {
     "fsdp-offload": Layout(lambda kind: _fsdp(kind, _OFFLOAD)),
     "fsdp-accumulated": Layout(lambda kind: _accumulating(_fsdp(kind))),
     "fsdp-hybrid": Layout(_hybrid),
-    "tensor-rows": Layout(
-        lambda kind: _data_parallel(_tensor_parallel(kind, _rows()), 0, 1), "even"
-    ),
+    "tensor-rows": Layout(lambda kind: _data_parallel(_tensor_parallel(kind, _rows()), 0, 1)),
     "tensor-columns": Layout(lambda kind: _data_parallel(_tensor_parallel(kind, _columns()), 0, 1)),
-    "mesh-rows": Layout(lambda kind: _mesh_2d(kind, _rows()), "even"),
+    "mesh-rows": Layout(lambda kind: _mesh_2d(kind, _rows())),
     "mesh-columns": Layout(lambda kind: _mesh_2d(kind, _columns())),
     "zero": Layout(lambda kind: _ddp(kind, has_zero=True)),
     "pipeline": Layout(_pipeline),
@@ -259,22 +281,26 @@ ROUNDED_LAYOUTS: dict[str, Layout] = {
     "ddp-clipped": Layout(_ddp, "network", max_norm=0.1),
     "fsdp": Layout(_fsdp, "network"),
     "fsdp-clipped": Layout(_fsdp, "network", max_norm=0.1),
+    "tensor-sequence": Layout(_sequence, "network", communications=2),  # the norm's
     "zero": Layout(lambda kind: _ddp(kind, has_zero=True), "network"),
 }
-# "options" is ASGLD with all that has a state or a schedule. "noise" is a step without a gradient:
-# what moves a parameter is its noise alone.
+# NetworkASGLD has all that has a state or a schedule. "noise" is a step without a gradient: what
+# moves a parameter is its noise alone.
 PRESETS: dict[str, dict[str, Any]] = {
     "ASGLD": {"lr": 0.1, "sigma": 0.5},
     "AGLD": {"lr": 0.1, "sigma": 0.5},
     "ASG": {"lr": 0.1},
     "SGLD": {"lr": 0.1, "sigma": 0.5},
-    "options": {
-        "lr": 0.1, "sigma": 0.5, "decay": 0.9, "momentum": 0.5, "clip": 0.25, "annealing": 1.0,
-        "weight_decay": 0.1,
-    },
+    "PSGLD": {"lr": 0.1, "sigma": 0.5},
+    "NetworkASGLD": {"lr": 0.1, "weight_decay": 0.1},
     "noise": {"lr": 0.5, "sigma": 1.0},
-}  # fmt: skip
-CLASSES = {**OPTIMIZERS, "options": asgld.ASGLD, "noise": asgld.SGLD}
+}
+CLASSES = {
+    **OPTIMIZERS,
+    "PSGLD": asgld.PSGLD,
+    "NetworkASGLD": asgld.NetworkASGLD,
+    "noise": asgld.SGLD,
+}
 
 
 class Row(NamedTuple):
@@ -286,14 +312,24 @@ class Row(NamedTuple):
         return "-".join(self)
 
 
-# The CPU kernel has neither decay nor momentum nor clip.
-ROWS = [
-    Row(layout, backend, preset)
-    for layout in LAYOUTS
-    for backend in BACKENDS
-    for preset in PRESETS
-    if (backend, preset) != ("fused", "options")
-]
+def backends_of(preset: str) -> list[str]:
+    """Return the backends that serve a preset, the best last."""
+    best = CLASSES[preset]([torch.zeros(1)], **PRESETS[preset]).backends[0].name
+    return [backend for backend in BACKENDS if backend in ("loop", "foreach", best)]
+
+
+def rows_on(world_size: int) -> list[Row]:
+    """Return the whole table for two ranks. On more, every layout meets every backend with ASGLD,
+    and every other preset with the backends in turn."""
+    rows = []
+    for turn, (layout, preset) in enumerate(itertools.product(LAYOUTS, PRESETS)):
+        backends = backends_of(preset)
+        if world_size > 2 and preset != "ASGLD":
+            backends = [backends[turn % len(backends)]]
+        rows += [Row(layout, backend, preset) for backend in backends]
+    return rows
+
+
 ROUNDED_ROWS = [Row(layout, b, "ASGLD") for layout in ROUNDED_LAYOUTS for b in BACKENDS]
 
 # ----------------------------------------------------------------------------------------------
@@ -399,8 +435,61 @@ def train_rows(layouts: dict[str, Layout], rows: list[Row]) -> dict[Row, Outcome
 
 
 # ----------------------------------------------------------------------------------------------
+# Gradients that are not placed as their parameter is
+# ----------------------------------------------------------------------------------------------
+
+
+class Placing(NamedTuple):
+    backend: str
+    param: Placement
+    grad: Placement
+
+    def __str__(self) -> str:
+        return f"{self.backend}-{self.param}-{self.grad}"
+
+
+PLACINGS = [
+    Placing(backend, param, grad)
+    for backend in BACKENDS
+    for param, grad in [
+        (Replicate(), Partial()),
+        (Shard(0), Replicate()),
+        (Shard(0), Partial()),
+        (Shard(1), Shard(0)),
+    ]
+]
+
+
+def train_placed(placing: Placing, mesh: DeviceMesh | None) -> tuple[Tensor, Tensor]:
+    """Take two steps and return the whole parameter and sum; without a mesh, in one process."""
+    p, grad = make_tensor(4, 3, seed=0), make_tensor(4, 3, seed=1)
+    if mesh is not None:
+        p = distribute_tensor(p, mesh, [placing.param])
+        if placing.grad.is_partial():  # powers of two divide exactly
+            grad = DTensor.from_local(grad / mesh.size(), mesh, [placing.grad])
+        else:
+            grad = distribute_tensor(grad, mesh, [placing.grad])
+    p.requires_grad_()
+    optimizer = asgld.ASGLD([p], lr=0.1, sigma=0.5, seed=11, **BACKENDS[placing.backend])
+    for _ in range(2):  # the second may follow a plan
+        p.grad = grad.clone()
+        optimizer.step()
+    return _whole(p), _whole(optimizer.state[p]["sum"])
+
+
+# ----------------------------------------------------------------------------------------------
 # Processes
 # ----------------------------------------------------------------------------------------------
+
+
+def run_ranks(worker: Callable[..., None], world_size: int, *arguments: Any) -> None:
+    """Call `worker(rank, world_size, *arguments)` in a process per rank."""
+    # A server that has imported torch once forks the ranks, which else import it each.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["asgld.distributed", "torch.distributed.pipelining", "torch.distributed.tensor.parallel"]
+    )
+    start_processes(worker, (world_size, *arguments), world_size, start_method="forkserver")
 
 
 @contextlib.contextmanager
@@ -424,8 +513,10 @@ def process_group(rank: int, world_size: int, rendezvous: Path) -> Iterator[None
 def train_table(rank: int, world_size: int, folder: Path) -> None:
     """Train all rows on this rank and leave the outcomes in `folder`."""
     with process_group(rank, world_size, folder / "rendezvous"):
+        mesh = init_device_mesh("cpu", (world_size,))
         outcomes = {
-            "exact": train_rows(LAYOUTS, ROWS),
+            "exact": train_rows(LAYOUTS, rows_on(world_size)),
             "rounded": train_rows(ROUNDED_LAYOUTS, ROUNDED_ROWS),
+            "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")

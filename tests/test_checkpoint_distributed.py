@@ -9,8 +9,8 @@ from typing import Any
 import checkpoint_cases as cases
 import pytest
 import torch
-from distributed_cases import LAYOUTS, Outcome, Row, expected
-from torch.multiprocessing import ProcessExitedException, spawn
+from distributed_cases import LAYOUTS, Outcome, Row, expected, run_ranks
+from torch.multiprocessing import ProcessExitedException
 
 from asgld import distributed
 
@@ -31,11 +31,11 @@ def folder_of(run_once: Callable[..., Path]) -> Callable[[int, int], Path]:
     def folder(saved_on: int, loaded_on: int) -> Path:
         saved = run_once(
             f"saved-on-{saved_on}",
-            lambda saved: spawn(cases.save_all, (saved_on, saved), nprocs=saved_on),
+            lambda saved: run_ranks(cases.save_all, saved_on, saved),
         )
         run_once(
             f"saved-on-{saved_on}-loaded-on-{loaded_on}",
-            lambda _: spawn(cases.load_all, (loaded_on, saved), nprocs=loaded_on),
+            lambda _: run_ranks(cases.load_all, loaded_on, saved),
         )
         return saved
 
@@ -90,12 +90,12 @@ def test_kill_during_a_save_leaves_the_previous_one(
     victim: int, where: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ProcessExitedException, match=f"process {victim} .*SIGKILL"):
-        spawn(cases.die_while_saving, (2, tmp_path, victim, where), nprocs=2)
+        run_ranks(cases.die_while_saving, 2, tmp_path, victim, where)
     assert len(list((tmp_path / "killed").iterdir())) == 2  # the second was begun
     latest = distributed.latest(tmp_path / "killed")
     assert latest is not None
     assert latest.name.endswith(f"{cases.SAVED}")
-    spawn(cases.load_after_kill, (1, tmp_path), nprocs=1)
+    run_ranks(cases.load_after_kill, 1, tmp_path)
     (outcome, _) = torch.load(tmp_path / "loaded-0.pt", weights_only=False)
     _assert_uninterrupted(outcome, cases.SHARDED)
 

@@ -1,11 +1,12 @@
 """One trajectory in every layout: 1 = 2 = 4 processes, bit for bit.
 
-Each world size starts its processes once, trains the whole table in them (`distributed_cases`), and
+Each world size starts its processes once, trains its table in them (`distributed_cases`), and
 the tests, one per row, compare what every rank saw with a run in a single process.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -15,24 +16,34 @@ import pytest
 import torch
 from distributed_cases import (
     LAYOUTS,
+    PLACINGS,
     ROUNDED_LAYOUTS,
     ROUNDED_ROWS,
-    ROWS,
+    Layout,
     Outcome,
+    Placing,
     Row,
     expected,
+    rows_on,
+    run_ranks,
+    train_placed,
     train_table,
 )
-from torch.multiprocessing import spawn
+from helpers import BACKENDS, make_tensor
 
+import asgld
 from asgld import noise
 from asgld.noise import Draw
 
 WORLD_SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
+TABLE = [
+    *(pytest.param(row, 2) for row in rows_on(2)),
+    *(pytest.param(row, 4, marks=pytest.mark.slow) for row in rows_on(4)),
+]
 # Parameters and sums are of order one; a sum of 32 terms of float64 in another order differs by a
 # few units in the last place, and three steps carry that on.
 ROUNDING = {"rtol": 16 * 2.0**-52, "atol": 16 * 2.0**-52}
-Outcomes = list[dict[str, dict[Row, Outcome]]]
+Outcomes = list[dict[str, dict[Any, Any]]]
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +54,7 @@ def outcomes_of(run_once: Callable[..., Path]) -> Callable[[int], Outcomes]:
     def outcomes(world_size: int) -> Outcomes:
         folder = run_once(
             f"table-{world_size}",
-            lambda folder: spawn(train_table, (world_size, folder), nprocs=world_size),
+            lambda folder: run_ranks(train_table, world_size, folder),
         )
         return [
             torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(world_size)
@@ -52,8 +63,9 @@ def outcomes_of(run_once: Callable[..., Path]) -> Callable[[int], Outcomes]:
     return outcomes
 
 
-def _compare(seen: list[Outcome], truth: Outcome, **tolerance: Any) -> None:
+def _compare(seen: list[Outcome], layout: Layout, row: Row, **tolerance: Any) -> None:
     """Every rank has the truth of what it holds, and together they hold everything."""
+    truth = expected(layout, row)
     for outcome in seen:
         for name, value in outcome.params.items():
             torch.testing.assert_close(value, truth.params[name], **tolerance, msg=name)
@@ -61,18 +73,17 @@ def _compare(seen: list[Outcome], truth: Outcome, **tolerance: Any) -> None:
             torch.testing.assert_close(value, truth.state[name], **tolerance, msg=name)
         for name, step in outcome.steps.items():
             assert step == truth.steps[name]
-        assert outcome.communications == 0
+        assert outcome.communications == layout.communications
     for field in ("params", "state", "steps"):
         assert set().union(*(getattr(o, field) for o in seen)) == set(getattr(truth, field))
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize(("row", "world_size"), TABLE, ids=str)
 def test_layout_gives_the_bits_of_one_process(
     row: Row, world_size: int, outcomes_of: Callable[[int], Outcomes]
 ) -> None:
     seen = [rank["exact"][row] for rank in outcomes_of(world_size)]
-    _compare(seen, expected(LAYOUTS[row.layout], row), rtol=0.0, atol=0.0)
+    _compare(seen, LAYOUTS[row.layout], row, rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -81,7 +92,34 @@ def test_network_agrees_up_to_the_order_of_summation(
     row: Row, world_size: int, outcomes_of: Callable[[int], Outcomes]
 ) -> None:
     seen = [rank["rounded"][row] for rank in outcomes_of(world_size)]
-    _compare(seen, expected(ROUNDED_LAYOUTS[row.layout], row), **ROUNDING)
+    _compare(seen, ROUNDED_LAYOUTS[row.layout], row, **ROUNDING)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("placing", PLACINGS, ids=str)
+def test_gradient_is_moved_to_where_its_parameter_is(
+    placing: Placing, world_size: int, outcomes_of: Callable[[int], Outcomes]
+) -> None:
+    truth = train_placed(placing, mesh=None)
+    for rank in outcomes_of(world_size):
+        for value, expected_value in zip(rank["placed"][str(placing)], truth, strict=True):
+            assert torch.equal(value, expected_value)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replaced_state_is_used(backend: str) -> None:
+    """ZeroRedundancyOptimizer loads by giving a parameter a new dictionary of state."""
+    p = make_tensor(8, seed=0).requires_grad_()
+    p.grad = torch.ones(8)
+    optimizer = asgld.ASGLD([p], **BACKENDS[backend])
+    optimizer.step()
+    state = copy.deepcopy(optimizer.state[p])
+    state["step"] += 5
+    state["sum"] += 3.0
+    optimizer.state[p] = state
+    optimizer.step()
+    assert int(optimizer.state[p]["step"]) == 7
+    assert torch.equal(optimizer.state[p]["sum"], torch.full((8,), 5.0))
 
 
 def test_rows_of_noise_are_the_noise_of_the_contract() -> None:

@@ -7,12 +7,20 @@ had the seed been random.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from asgld import noise
 from asgld.noise import Draw, Layout, Purpose
@@ -266,6 +274,86 @@ def test_layout_refuses_a_block_that_does_not_fit() -> None:
         Layout.of_block((4, 3), (8, 3), (7, 0))
     with pytest.raises(ValueError, match="same number of dimensions"):
         Layout.of_block((4,), (8, 3), (0, 0))
+
+
+# ----------------------------------------------------------------------------------------------
+# Sharded parameters
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many_ranks() -> Iterator[None]:
+    """A stand-in process group, for meshes of which this process is any rank."""
+    dist.init_process_group("fake", rank=0, world_size=16, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+def _shard(
+    shape: tuple[int, ...],
+    local_shape: tuple[int, ...],
+    mesh_shape: tuple[int, int],
+    rank: int,
+    placements: tuple[Any, ...],
+) -> DTensor:
+    """Return a matrix as one rank of a mesh holds it, without its values."""
+    ranks = torch.arange(math.prod(mesh_shape)).view(mesh_shape)
+    return DTensor.from_local(
+        torch.empty(local_shape, device="meta"),
+        DeviceMesh("cpu", ranks, _init_backend=False, _rank=rank),
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=(shape[1], 1),
+    )
+
+
+def _chunk(rows: list[int], count: int) -> list[list[int]]:
+    """Split as torch does: the last chunks may be short, or missing."""
+    chunks = [chunk.tolist() for chunk in torch.tensor(rows).chunk(count)] if rows else []
+    return chunks + [[]] * (count - len(chunks))
+
+
+@pytest.mark.usefixtures("many_ranks")
+@pytest.mark.parametrize("size", [1, 4, 5, 7, 8, 11, 13, 16, 17, 23, 32])
+@pytest.mark.parametrize("mesh_shape", [(2, 2), (3, 2), (2, 3), (5, 3), (4, 4)], ids=str)
+def test_layout_of_rows_split_twice_is_what_fsdp_holds(
+    mesh_shape: tuple[int, int], size: int
+) -> None:
+    """`fully_shard` chunks what tensor parallelism has chunked before."""
+    data, tensor = mesh_shape
+    placements = (_StridedShard(0, split_factor=tensor), Shard(0))
+    for t, part in enumerate(_chunk(list(range(size)), tensor)):
+        for d, rows in enumerate(_chunk(part, data)):
+            shard = _shard((size, 3), (len(rows), 3), mesh_shape, d * tensor + t, placements)
+            expected = [3 * row + column for row in rows for column in range(3)]
+            assert noise.layout_of(shard).indices().tolist() == expected
+
+
+@pytest.mark.usefixtures("many_ranks")
+@pytest.mark.parametrize("shape", [(5, 3), (8, 8), (1, 7), (13, 2)], ids=str)
+@pytest.mark.parametrize(
+    "placements",
+    [
+        (Shard(0), Shard(0)),
+        (Shard(0), Shard(1)),
+        (Shard(1), Shard(0)),
+        (Shard(1), Shard(1)),
+        (Replicate(), Shard(0)),
+        (Shard(1), Replicate()),
+    ],
+    ids=str,
+)
+def test_layout_of_plain_shards_is_what_torch_says(
+    placements: tuple[Any, Any], shape: tuple[int, int]
+) -> None:
+    for rank in range(6):
+        mesh = DeviceMesh("cpu", torch.arange(6).view(3, 2), _init_backend=False, _rank=rank)
+        local_shape, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
+        layout = noise.layout_of(_shard(shape, local_shape, (3, 2), rank, placements))
+        assert layout.numel == math.prod(local_shape)
+        if layout.numel:
+            assert layout == Layout.of_block(local_shape, shape, offsets)
 
 
 @pytest.mark.parametrize(
