@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from asgld import cli
 from asgld.experiments import escape_law, exponents
+from asgld.experiments.chains import Chains, noisy
 from asgld.experiments.escape_law import Setting
 from asgld.experiments.gaussian import with_gaussian_noise
 from asgld.oracle import Oracle
@@ -70,6 +71,22 @@ def test_exponents_of_short_runs_tell_the_versions_apart() -> None:
 
 def test_gaussian_gradients_have_the_stated_variance() -> None:
     """Null: variance C (1 + k)^-theta; 40,000 coordinates, relative standard error sqrt(2/n)."""
+    n, variance, theta = 40_000, 0.3, 0.5
+
+    class Zero:
+        def grad(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(x)
+
+    gradient = noisy(Zero(), variance, theta=theta, seed=2)
+    chains = Chains("asg", gradient, torch.zeros(1, n, dtype=torch.float64), alpha=0.0, lr=1.0)
+    for k in range(3):
+        before = chains.x.clone()
+        measured = float((chains.advance() - before).square().mean())
+        assert abs(measured / (variance * (1 + k) ** -theta) - 1) < 5 * np.sqrt(2 / n)
+
+
+def test_gaussian_gradients_of_a_method_have_the_stated_variance() -> None:
+    """The same for the method that counts its calls."""
     n, variance, theta = 40_000, 0.3, 0.5
 
     class Zero:

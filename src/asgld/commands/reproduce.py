@@ -1,84 +1,111 @@
-"""`asgld reproduce`: the paper's simulation study, as a table and figures."""
+"""`asgld reproduce`: every experiment of the paper, every claim judged, one page."""
 
 from __future__ import annotations
 
+import os
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from asgld import report
-from asgld.experiments import paper
+from asgld.experiments.declare import SIZES
+from asgld.experiments.declared import EXPERIMENTS
 
-# (replicas, steps)
-REDUCED = (20, 2_000)
-FULL = (100, 20_000)
+
+class SizeName(StrEnum):
+    """How much is measured."""
+
+    TINY = "tiny"
+    REDUCED = "reduced"
+    FULL = "full"
 
 
 def reproduce(
-    full: Annotated[
-        bool, typer.Option(help="100 replicas of 20,000 steps, not 20 of 2,000")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="folder for table and figures")] = Path("reproduction"),
-    seed: Annotated[int, typer.Option(min=0, help="of data, batches and noise")] = 0,
-    replicas: Annotated[int | None, typer.Option(min=2, help="data sets")] = None,
-    steps: Annotated[int | None, typer.Option(min=10, help="iterations")] = None,
+    full: Annotated[bool, typer.Option("--full", help="The same as --size full.")] = False,
+    size: Annotated[
+        SizeName,
+        typer.Option(
+            help="reduced: minutes. full: the paper's size, within an hour on two cores. "
+            "tiny: seconds, only to see that it runs."
+        ),
+    ] = SizeName.REDUCED,
+    only: Annotated[
+        list[str] | None, typer.Option(help="An experiment, by its name; may be repeated.")
+    ] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes; numbers do not depend on it.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder; an interrupted run goes on there.")] = Path(
+        "reproduction"
+    ),
 ) -> None:
-    """Run the paper's simulation study."""
+    """Measure what the paper claims and write a report that says what holds."""
+    from asgld.reproduction import runner
+    from asgld.reproduction.write import summary_lines, write
+
     console = Console()
-    default_replicas, default_steps = FULL if full else REDUCED
-    replicas, steps = replicas or default_replicas, steps or default_steps
-    count = len(paper.CONFIGURATIONS)
+    if list_names:
+        for experiment in EXPERIMENTS:
+            console.print(f"{experiment.name:12s} {experiment.question}", soft_wrap=True)
+        return
+    try:
+        chosen = runner.choose(only or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    name = "full" if full else size.value
+    processes = jobs or os.cpu_count() or 1
+    began, clock = datetime.now(UTC), time.perf_counter()
+    data_sets, steps = SIZES[name].study
     console.print(
-        f"The paper's simulation study: {count} configurations, {replicas} data sets of 10,000, "
-        f"{steps:,} iterations"
+        f"{len(chosen)} experiments at size {name} (study: {data_sets} data sets, {steps:,} "
+        f"steps), {processes} processes, results kept in {out / 'results'}"
     )
-    outcomes = []
-    columns = (TextColumn("{task.description:32s}"), BarColumn(), TimeElapsedColumn(),
-               TextColumn("elapsed, left"), TimeRemainingColumn())  # fmt: skip
+    columns = (
+        TextColumn("{task.description:32.32s}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=count * steps)
-        done = 0
+        bars = {}
 
-        def show(configuration: paper.Configuration, step: int) -> None:
-            if step % 50 == 0 or step == steps:
-                progress.update(task, description=configuration.label, completed=done + step)
+        def show(stage: str, done: int, total: int, what: str) -> None:
+            if stage not in bars:
+                bars[stage] = progress.add_task(stage, total=total)
+            progress.update(
+                bars[stage], completed=done, total=total, description=f"{stage}: {what}"
+            )
 
-        for outcome in paper.run_study(replicas=replicas, steps=steps, seed=seed, report=show):
-            outcomes.append(outcome)
-            done += steps
-            name = f"error-{outcome.configuration.number.zfill(2)}"
-            figure = report.study_figure(outcome)
-            for kind in ("png", "svg"):
-                report.write_bytes(
-                    out / "figures" / f"{name}.{kind}", report.as_bytes(figure, kind)
-                )
-
-    rows = report.study_rows(outcomes)
-    report.write_text(out / "study.csv", report.as_csv(rows))
-    report.write_text(out / "study.md", report.as_markdown(rows))
-    report.write_bytes(
-        out / "figures" / "study.png", report.as_bytes(report.study_overview(outcomes), "png")
-    )
-    console.print(_table(rows, steps))
-    console.print(
-        "error = (x1 - 0.1)^2 + (x2 - 10)^2 at the end, over replicas; hit = median of the "
-        f"first iteration with error < {paper.HIT}; near = share of the last tenth of the run "
-        f"with error < {paper.HIT}"
-    )
-    console.print(f"table: {out / 'study.csv'}   figures: {out / 'figures'}")
-
-
-def _table(rows: list[dict[str, object]], steps: int) -> Table:
-    table = Table(title=f"Error after {steps:,} iterations", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("configuration", no_wrap=True)
-    for name in ("q10", "median", "q90", "hit", "near"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        fields = ("label", "q10", "median", "q90", "median_hit", "tail_share")
-        table.add_row(*(report.format_number(row[name]) for name in fields))
-    return table
+        outcomes = runner.run(
+            chosen,
+            name,
+            folder=out / "results",
+            jobs=processes,
+            report=partial(show, "experiments"),
+        )
+        times = {
+            "begun": began.isoformat(timespec="seconds"),
+            "measured after": f"{time.perf_counter() - clock:.0f} s",
+            "processes": str(processes),
+        }
+        path, findings = write(
+            outcomes,
+            size=name,
+            out=out,
+            times=times,
+            jobs=processes,
+            report=partial(show, "report"),
+        )
+    for outcome in outcomes.values():
+        for reason in outcome.errors[:1]:
+            console.print(f"[red]{outcome.experiment.name} failed: {escape(reason)}[/red]")
+    console.print("verdicts: " + ", ".join(line.strip() for line in summary_lines(findings)))
+    console.print(f"{time.perf_counter() - clock:.0f} s; report: {path}", soft_wrap=True)

@@ -24,17 +24,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld.experiments.gaussian import with_gaussian_noise
-from asgld.oracle import Oracle
-from asgld.run import Progress, run
-from asgld.stopping import Record
+from asgld.experiments.chains import Chains, due_steps, mean, noisy, slope
+from asgld.experiments.declare import Size, Task
 from asgld.theory import rate
 
 FloatArray = npt.NDArray[np.float64]
 
 DIM, LR, DELTA, SIGMA, VARIANCE = 10, 0.5, 0.1, 0.3, 0.3
 _POINTS_PER_DECADE = 12
-_BOOTSTRAPS = 500
+# Of the accumulator, where "small" is taken at its word.
+TINY_DELTA = 1e-8
 
 
 class Waves:
@@ -121,55 +120,55 @@ class Exponent:
 
 def measure(case: Case, *, steps: int = 100_000, replicas: int = 24, seed: int = 0) -> Exponent:
     """Run one case and fit its slopes."""
-    function = FUNCTIONS[case.function]
-    noise = {} if case.method == "asg" else {"beta": case.beta, "sigma": SIGMA}
-    method = with_gaussian_noise(
-        case.method,
-        variance=0.0 if case.method == "agld" else VARIANCE,
-        theta=case.theta,
-        lr=LR,
-        alpha=case.alpha,
-        delta=DELTA,
-        **noise,
-    )
-    due = set(_schedule(steps).tolist())
-    squares = function.grad(_start(replicas)).square().sum(-1)
-    weighted, total = torch.zeros(replicas, dtype=torch.float64), 0.0
-    ks: list[int] = []
-    averages: list[FloatArray] = []
-    lasts: list[FloatArray] = []
-
-    def watch(progress: Progress) -> None:
-        nonlocal squares, weighted, total
-        # (1 + delta j)^(-alpha/2) is of the order of lr D_j^(-alpha/2) and the same for all
-        # replicas, so that the average has fixed weights, as in the theorems.
-        weight = (1.0 + (progress.step - 1) * DELTA) ** (-case.alpha / 2)
-        weighted, total = weighted + weight * squares, total + weight
-        squares = function.grad(progress.x).square().sum(-1)
-        if progress.step in due:
-            ks.append(progress.step)
-            averages.append((weighted / total).numpy().copy())
-            lasts.append(squares.numpy().copy())
-
-    run(
-        Oracle(function),
-        method,
-        _start(replicas),
-        max_steps=steps,
-        record=Record(schedule="linear", every=10**9, grad_norms=False),
-        callback=watch,
-        seed=seed,
-    )
-    log_k = np.log(np.array(ks, dtype=np.float64))
-    average = _slopes(log_k, np.array(averages), seed)
-    last = _slopes(log_k, np.array(lasts), seed)
+    log_k, averages, lasts = trajectory(case, steps=steps, replicas=replicas, seed=seed)
+    average, last = (_exponent(slope(log_k, rows, seed=seed)) for rows in (averages, lasts))
     return Exponent(
         case,
-        *average,
-        *last,
+        average=average["value"],
+        average_low=average["low"],
+        average_high=average["high"],
+        last=last["value"],
+        last_low=last["low"],
+        last_high=last["high"],
         published=_promised(case, "published"),
         corrected=_promised(case, "corrected"),
     )
+
+
+def trajectory(
+    case: Case, *, steps: int, replicas: int, seed: int = 0, delta: float = DELTA
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """log k, (T,), and weighted averages and last values of |grad f|^2, (T, replicas)."""
+    function = FUNCTIONS[case.function]
+    noise = {} if case.method == "asg" else {"beta": case.beta, "sigma": SIGMA}
+    variance = 0.0 if case.method == "agld" else VARIANCE
+    chains = Chains(
+        case.method,
+        noisy(function, variance, theta=case.theta, seed=seed),
+        _start(replicas),
+        seed=seed,
+        lr=LR,
+        alpha=case.alpha,
+        delta=delta,
+        **noise,
+    )
+    ks = due_steps(steps, per_decade=_POINTS_PER_DECADE)
+    due = set(ks)
+    squares = function.grad(chains.x).square().sum(-1)
+    weighted, total = torch.zeros(replicas, dtype=torch.float64), 0.0
+    averages: list[FloatArray] = []
+    lasts: list[FloatArray] = []
+    for step in range(1, steps + 1):
+        # (1 + delta j)^(-alpha/2) is of the order of lr D_j^(-alpha/2) and the same for all
+        # replicas, so that the average has fixed weights, as in the theorems.
+        weight = (1.0 + (step - 1) * DELTA) ** (-case.alpha / 2)
+        weighted.add_(squares, alpha=weight)
+        total += weight
+        squares = function.grad(chains.advance()).square().sum(-1)
+        if step in due:
+            averages.append((weighted / total).numpy())
+            lasts.append(squares.numpy())
+    return np.log(np.array(ks, dtype=np.float64)), np.array(averages), np.array(lasts)
 
 
 def measure_all(
@@ -192,26 +191,97 @@ def _start(replicas: int) -> Tensor:
     return torch.empty(replicas, DIM, dtype=torch.float64).uniform_(0.5, 2.5, generator=generator)
 
 
-def _schedule(steps: int) -> npt.NDArray[np.int64]:
-    """Steps at which to look, over the last two decades."""
-    count = 2 * _POINTS_PER_DECADE + 1
-    return np.unique(np.geomspace(max(steps / 100, 1), steps, count).round().astype(np.int64))
-
-
-def _slopes(log_k: FloatArray, rows: FloatArray, seed: int) -> tuple[float, float, float]:
-    """Minus the slope of the log of the mean over replicas, and its bootstrap interval."""
-
-    def slope(columns: FloatArray) -> float:
-        return -float(np.polyfit(log_k, np.log(columns.mean(axis=1)), 1)[0])
-
-    rng = np.random.default_rng(seed)
-    replicas = rows.shape[1]
-    again = [slope(rows[:, rng.integers(replicas, size=replicas)]) for _ in range(_BOOTSTRAPS)]
-    low, high = np.quantile(again, [0.025, 0.975])
-    return slope(rows), float(low), float(high)
-
-
 def _promised(case: Case, version: str) -> float:
     """The exponent of k in the bound; nan where the version says nothing."""
     promise = rate(case.alpha, case.beta, method=case.method, theta=case.theta, version=version)
     return float(promise.exponent)
+
+
+# ------------------------------------------------------------------------------------ the report
+
+# Cases of the theorems that the list above has no point of, or none on the flat function.
+MORE_CASES = (
+    Case("asgld", 1.25, 0.75),
+    Case("asgld", 0.5, 0.35),
+    Case("agld", 2, 1.5),
+    *(Case("asgld", a, b, function="flat") for a, b in [(0.5, 1), (1, 1)]),
+    *(Case("agld", a, b, function="flat") for a, b in [(1, 1), (1, 2)]),
+    *(Case("asg", alpha, math.inf, function="flat") for alpha in (1, 1.5)),
+)
+
+
+def measure_case(
+    method: str, alpha: float, beta: float, theta: float, function: str, *, steps: int,
+    replicas: int,
+) -> dict[str, Any]:  # fmt: skip
+    """One case, with the slope over the last decade alone and over log k for slow ones."""
+    case = Case(method, alpha, beta, theta, function)
+    log_k, averages, lasts = trajectory(case, steps=steps, replicas=replicas)
+    late = log_k >= log_k[-1] - math.log(10.0) - 1e-9
+    return {
+        **vars(case),
+        "label": case.label,
+        "published": _promised(case, "published"),
+        "corrected": _promised(case, "corrected"),
+        "average": _exponent(slope(log_k[late], averages[late])),
+        "last": _exponent(slope(log_k[late], lasts[late])),
+        # against log k itself: 1 for a bound of 1/log k
+        "per_log": _exponent(slope(np.log(log_k), averages)),
+    }
+
+
+def measure_delta(
+    alpha: float, beta: float, delta: float, *, steps: int, replicas: int
+) -> dict[str, Any]:
+    """Full gradients: the exponent of the last iterate for a delta that does or does not count."""
+    case = Case("agld", alpha, beta)
+    log_k, _, lasts = trajectory(case, steps=steps, replicas=replicas, delta=delta)
+    tau = beta - alpha / 2
+    return {
+        "alpha": alpha,
+        "beta": beta,
+        "delta": delta,
+        "last": _exponent(slope(log_k, lasts)),
+        "with_delta": tau,
+        "without_delta": tau / (1 + tau),
+        "path": {"k": np.exp(log_k).tolist(), "last": lasts.mean(axis=1).tolist()},
+    }
+
+
+def measure_point(alpha: float, beta: float, *, steps: int, replicas: int) -> dict[str, Any]:
+    """Does the squared gradient fall over the last decade? In nepers per neper of k."""
+    log_k, _, lasts = trajectory(Case("asgld", alpha, beta), steps=steps, replicas=replicas)
+    late = log_k >= log_k[-1] - math.log(10.0) - 1e-9
+    fit = _exponent(slope(log_k[late], lasts[late]))
+    promise = rate(alpha, beta)
+    return {"alpha": alpha, "beta": beta, "last": fit, "region": str(promise.region),
+            "final": mean(lasts[late].mean(axis=0))}  # fmt: skip
+
+
+def _exponent(fit: dict[str, float]) -> dict[str, float]:
+    return {"value": -fit["value"], "low": -fit["high"], "high": -fit["low"]}
+
+
+def tasks(size: Size) -> list[Task]:
+    options = {"steps": size.steps, "replicas": size.chains}
+    return [Task(measure_case, {**vars(case), **options}) for case in (*CASES, *MORE_CASES)]
+
+
+def delta_tasks(size: Size) -> list[Task]:
+    return [
+        Task(measure_delta, {"alpha": alpha, "beta": beta, "delta": delta, "steps": size.steps,
+                             "replicas": size.chains})
+        for alpha, beta in ((0.0, 1.0), (0.0, 2.0), (1.0, 1.0), (1.0, 2.0))
+        for delta in (TINY_DELTA, DELTA)
+    ]  # fmt: skip
+
+
+def region_tasks(size: Size) -> list[Task]:
+    """A grid over (alpha, beta); at full size twice as fine."""
+    parts = 4 if size.name == "full" else 2
+    return [
+        Task(measure_point, {"alpha": i / parts, "beta": j / parts, "steps": size.grid,
+                             "replicas": size.chains})
+        for i in range(2 * parts + 1)
+        for j in range(2 * parts + parts // 2 + 1)
+    ]  # fmt: skip
