@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from asgld.stopping import Record
 from asgld.sweep import engine
 from asgld.sweep.catalog import BY_LABEL, CONTENDERS, proved_options
 from asgld.sweep.engine import Cell, Result, Store, measure, run_cells, start_points
+from asgld.sweep.events import Tail
 from asgld.sweep.survival import bootstrap_medians, fit_growth, fit_slope, median, survival
 from asgld.sweep.tuning import HELD_OUT_SEED, Search, run_searches, search
 
@@ -110,6 +114,74 @@ def test_events_are_those_of_a_step_by_step_run() -> None:
     # One gradient per step, nothing else.
     assert result.events["fall"]["grad"] == falls.tolist()
     assert result.events["fall"]["spent"] == falls.tolist()
+
+
+def test_a_fall_holds_if_f_does_not_bounce_back() -> None:
+    # Adam overshoots: f falls, comes back over the saddle's neighborhood, and falls again.
+    options = {"lr": 0.5, "beta1": 0.95}
+    cell = dataclasses.replace(ESCAPE, method="adam", options=options, start="kicked", until="all")
+    result = measure(cell)
+    subject = problem("strict-saddle", **SADDLE)
+    saddle = subject.facts.saddles[0]
+    drop = 0.25 * (saddle.value - saddle.next_value)
+    values = run(
+        Oracle(subject),
+        make_method("adam", **options),
+        start_points(subject, cell),
+        max_steps=400,
+        record=Record(schedule="linear", every=1, grad_norms=False),
+    ).history.values
+    expected = []
+    for f in (values - saddle.value).T:
+        falls = np.flatnonzero(f < -drop).tolist()
+        expected.append(next(k for k in falls if (f[k : k + 51] < -0.5 * drop).all()))
+    assert result.events["hold"]["steps"] == expected
+    assert result.events["fall"]["steps"] != expected
+    assert result.events["hold"]["grad"] == expected  # counts are those of the fall
+
+
+def test_saddle_is_clear_once_curvature_is_gone() -> None:
+    result = measure(dataclasses.replace(ESCAPE, until="all"))
+    subject = problem("strict-saddle", **SADDLE)
+    path = run(
+        Oracle(subject),
+        make_method("agld", lr=0.1, sigma=0.003),
+        torch.zeros(6, 8, dtype=torch.float64),
+        max_steps=300,
+        record=Record(schedule="linear", every=1, grad_norms=False, iterates=True),
+    ).history
+    points = torch.from_numpy(path.iterates)
+    lowest = torch.linalg.eigvalsh(subject.hessian(points))[..., 0]
+    is_far = points.norm(dim=-1) >= 0.5 / subject.facts.hessian_lipschitz
+    clear = (is_far & (lowest >= -0.25)).int().argmax(dim=0)
+    # Second-order tests are spaced by 1/64 of the steps.
+    found = np.array(result.events["clear"]["steps"])
+    assert np.all((found >= clear.numpy()) & (found <= clear.numpy() * (1 + 1 / 64) + 1))
+
+
+def test_mean_of_the_last_tenth_arrives_where_noise_keeps_the_iterate_away() -> None:
+    # At lr = 0.1 a gradient noise of 2 per coordinate keeps |grad f| near 1; averaged over 400 of
+    # 4000 steps, which are 20 correlation times, it is near 0.2.
+    noisy = Cell("strict-saddle", "noisy-sgd", SADDLE, {"lr": 0.1, "noise": 5.0}, "kicked",
+                 replicas=8, max_steps=4000, eps=0.35, gamma=0.25, until="all")  # fmt: skip
+    result = measure(noisy)
+    assert (result.share("sosp"), result.share("mean")) == (0.0, 1.0)
+    still = measure(dataclasses.replace(noisy, options={"lr": 0.1, "noise": 0.0}, eps=0.01))
+    # Without noise the mean lags behind the iterate, by less than the tenth.
+    iterate, mean = (np.array(still.events[e]["steps"]) for e in ("sosp", "mean"))
+    assert np.all((mean >= iterate) & (mean <= iterate / 0.9 + 5))
+
+
+def test_tail_is_the_mean_of_the_last_tenth() -> None:
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(500, 3)))
+    tail = Tail()
+    for k in range(1, 501):
+        tail.add(x[k - 1])
+        first = min(k - 1, math.floor(0.9 * k + 1e-9))
+        assert torch.allclose(tail.mean(), x[first:k].mean(0), atol=1e-12)
+        tail.mark()
+    assert len(tail.marks) <= 52  # and not one for each step
 
 
 def test_second_order_points_are_at_the_minimum_and_not_at_the_saddle() -> None:
@@ -222,6 +294,26 @@ def test_killed_run_resumes_with_what_is_there(
     results = run_cells([ESCAPE, NEWTON], store=store)
     assert seen == [NEWTON]
     assert [content(r) for r in results] == [content(r) for r in run_cells([ESCAPE, NEWTON])]
+
+
+def test_process_killed_without_warning_resumes_with_what_is_there(tmp_path: Path) -> None:
+    cells = [dataclasses.replace(NEWTON, seed=seed) for seed in range(4)]
+    script = (
+        "import json, os, signal, sys, pathlib\n"
+        "from asgld.sweep.engine import Cell, Store, run_cells\n"
+        "def die(done, total, result):\n"
+        "    if done == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "cells = [Cell(**cell) for cell in json.loads(sys.argv[2])]\n"
+        "run_cells(cells, store=Store(pathlib.Path(sys.argv[1])), report=die)\n"
+    )
+    text = json.dumps([cell.as_dict() for cell in cells])
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path), text], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {path.stem for path in kept} == {cell.key for cell in cells[:2]}
+    resumed = run_cells(cells, store=Store(tmp_path))
+    assert [content(r) for r in resumed] == [content(r) for r in run_cells(cells)]
+    assert {path: path.read_bytes() for path in kept} == kept  # measured once
 
 
 def test_half_a_file_is_measured_again(tmp_path: Path) -> None:

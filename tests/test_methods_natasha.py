@@ -109,7 +109,7 @@ def test_natasha2_keeps_the_best_of_several_runs() -> None:
 def test_natasha2_judges_a_direction_on_other_samples() -> None:
     """A search of T steps takes T batches, and T more of them to judge."""
     f = problem("strict-saddle", dim=3, num_samples=1000)
-    method, oracle = Natasha2(oja_steps=7, oja_batch=5), Oracle(f, replicas=1)
+    method, oracle = Natasha2(oja_steps=7, oja_batch=5, sign="random"), Oracle(f, replicas=1)
     search(method, oracle, torch.zeros(3, dtype=F64), seed=0)
     assert oracle.counts.total()["samples"] == 7 * 5 + 7 * 5
 
@@ -136,13 +136,40 @@ def test_natasha2_oja_survives_a_step_to_zero() -> None:
 
 def test_natasha2_kicks_have_both_signs() -> None:
     eigenvalues = torch.tensor([-1.0, 1.0], dtype=F64)
-    method = Natasha2(gamma=1.0, oja_lr=0.5, oja_steps=20, batch_size=None)
+    method = Natasha2(gamma=1.0, oja_lr=0.5, oja_steps=20, batch_size=None, sign="random")
     signs = set()
     for seed in range(12):
         oracle = Oracle(quadratic(eigenvalues), replicas=1)
         state = search(method, oracle, torch.zeros(2, dtype=F64), seed)
         signs.add(float(state.x.sign()[0] * state.best_direction.sign()[0]))
     assert signs == {-1.0, 1.0}
+
+
+def test_natasha2_kicks_go_to_the_lower_side_if_asked_and_pay_for_it() -> None:
+    """A slope of 0.1 along the way out: f tells the sides apart, chance does not."""
+    tilted = torch_function(
+        lambda x: 0.1 * x[..., 0] - 0.5 * x[..., 0] ** 2 + 0.5 * x[..., 1] ** 2, 2
+    )
+    method = Natasha2(gamma=1.0, oja_lr=0.5, oja_steps=20, batch_size=None)
+    assert method.sign == "lower"
+    for seed in range(12):
+        oracle = Oracle(tilted, replicas=1)
+        state = search(method, oracle, torch.zeros(2, dtype=F64), seed)
+        assert float(state.x[0]) < -0.9 * method.radius
+        assert oracle.counts.total()["value"] == 2
+    # From the fourth kick on a random walk has turned back with probability 1 - 2^-11.
+    away = run(Oracle(tilted), method, torch.zeros(2), max_steps=12 * 20, seed=0)
+    walk = dataclasses.replace(method, sign="random")
+    assert float(away.x[0, 0]) < -0.9 * 12 * method.radius
+    assert abs(float(run(Oracle(tilted), walk, torch.zeros(2), max_steps=240).x[0, 0])) < 0.9
+
+
+def test_natasha2_options_follow_from_smoothness_and_gamma() -> None:
+    f = problem("strict-saddle", dim=3, num_samples=20, noise=0.1)
+    short = Natasha2(gamma=0.3, smoothness=2.0, oja_steps=5, sub_steps=4)
+    spelled = dataclasses.replace(short, lr=0.15, proximal=0.3, oja_lr=0.25)
+    first, second = (run(Oracle(f), m, f.start(seed=1), max_steps=60) for m in (short, spelled))
+    assert torch.equal(first.x, second.x)
 
 
 def test_natasha2_never_kicks_at_a_minimum() -> None:
@@ -171,7 +198,10 @@ def test_natasha2_reduces_the_variance_of_gradients_to_none() -> None:
     options: dict[str, Any] = {"dim": 5, "rotated": True}
     sampled = problem("strict-saddle", **options, num_samples=40, noise=3.0)
     exact = problem("strict-saddle", **options)
-    method = Natasha2(gamma=5.0, oja_steps=3, sub_steps=7, sub_epochs=3, epoch_batch=40)
+    method = Natasha2(
+        gamma=5.0, oja_steps=3, sub_steps=7, sub_epochs=3, epoch_batch=40, sign="random",
+        proximal=0.1,
+    )  # fmt: skip
     x0 = exact.start(seed=3)
     kwargs: dict[str, Any] = {"max_steps": 3 * (3 + 21), "seed": 1}
     by_samples = run(Oracle(sampled), method, x0, **kwargs)
@@ -284,7 +314,7 @@ def test_natasha2_reaches_a_second_order_point(name: str) -> None:
         oja_lr=1.0 / settings["smoothness"],
         oja_steps=40,
         sub_steps=25,
-        max_epochs=8,
+        max_epochs=12,
         batch_size=None,
     )
     assert f.facts.saddles[0].is_strict

@@ -19,7 +19,8 @@ from asgld.experiments.table1 import Study, contenders_of_table
 from asgld.problems import problem
 from asgld.sweep.catalog import BY_LABEL, CONTENDERS
 from asgld.sweep.engine import Result
-from asgld.sweep.survival import Slope, fit_growth, fit_slope
+from asgld.sweep.events import EVENTS
+from asgld.sweep.survival import Slope, fit_growth, fit_slope, median
 from asgld.theory import table1
 
 UNITS = ("steps", "spent", "value", "grad", "sample_grad", "hvp", "sample_hvp", "hessian",
@@ -48,7 +49,7 @@ def cell_rows(study: Study) -> list[Row]:
             "eps": cell["eps"],
             "gamma": cell["gamma"],
         }
-        for event in ("fall", "leave", "sosp"):
+        for event in EVENTS:
             row[f"share_{event}"] = result.share(event)
             row[f"steps_{event}"] = result.median(event)
             row[f"cost_{event}"] = result.median(event, "spent")
@@ -85,6 +86,7 @@ def standard_rows(study: Study, family: str, mode: str, sweep: str = "standard")
                     "method": contender.label,
                     "oracle": contender.oracle,
                     "share": result.share("sosp"),
+                    "share_mean": result.share("mean"),
                     **medians,
                     "seconds": result.seconds / result.cell["replicas"],
                     "error": result.error,
@@ -137,7 +139,7 @@ def table_rows(study: Study) -> list[Row]:
 
 def _escape_words(row: Row | None) -> str:
     if row is None:
-        return "not run"
+        return "as agld: full gradients cannot grow"
     return _words_of(row["slope"], row["low"], row["high"])
 
 
@@ -271,6 +273,7 @@ def octopus_rows(study: Study) -> list[Row]:
                 "method": contender.label,
                 **{f"d={d}": m for d, m in zip(dims, medians, strict=True)},
                 "share_arrived": found[-1].share("sosp"),
+                "share_mean": found[-1].share("mean"),
                 "share_past_saddles": _share_past_saddles(found[-1]),
                 "power": growth.power,
             }
@@ -321,11 +324,72 @@ def realistic_rows(study: Study) -> list[Row]:
                     "method": result.label,
                     "oracle": BY_LABEL[result.label].oracle,
                     "share": result.share("sosp"),
+                    "share_mean": result.share("mean"),
                     "cost": result.median("sosp", "spent"),
                     "steps": result.median("sosp"),
                     "gap": float(np.median(values)) - lowest if values else math.nan,
                     "seconds": result.seconds / result.cell["replicas"],
                     "error": result.error,
+                }
+            )
+    return rows
+
+
+def criteria_rows(study: Study) -> list[Row]:
+    """Median steps to each event beside the strict saddle, tuned: what counts as an escape."""
+    return [
+        {"method": r.label, **{event: r.median(event) for event in EVENTS}}
+        for c in CONTENDERS
+        for r in study.select("standard", family="saddle", mode="practical", label=c.label)
+    ]
+
+
+# ------------------------------------------------------------------------------------ prices
+
+# Gradient-equivalents of a Hessian-vector product, and of a Hessian over d.
+PRICES = ((2.0, 1.0), (4.0, 1.0), (2.0, 2.0), (4.0, 2.0))
+
+
+def cost_at(result: Result, hvp: float, hessian: float, event: str = "sosp") -> float:
+    """Median cost of the event if products and Hessians had other prices than 2 and d.
+
+    Calls over samples are not counted by kind. What products over samples cost follows from the
+    sums over all samples and over all prices.
+    """
+    if result.error or event not in result.events:
+        return math.nan
+    subject = problem(result.cell["problem"], **result.cell["problem_options"])
+    n, dim = subject.num_samples or 1, subject.dim
+    spent, is_event = result.times(event, "spent")
+    value, product, matrix, samples, sample_values = (
+        result.times(event, unit)[0]
+        for unit in ("value", "hvp", "hessian", "samples", "sample_value")
+    )
+    with np.errstate(invalid="ignore"):  # a replica that never arrives has used infinitely much
+        valued = sample_values * min(result.cell["options"].get("epoch_batch", 1024), n)
+        sampled = n * spent - samples + 0.5 * valued
+        sampled -= n * (product + (dim - 1) * matrix - 0.5 * value)
+        extra = (hvp - 2.0) * (product + sampled / n) + (hessian - 1.0) * dim * matrix
+    return median(np.where(is_event, spent + extra, math.inf), is_event)
+
+
+def sensitivity_rows(study: Study) -> list[Row]:
+    """Costs and ranks of tuned methods under four price lists; `moves` where the rank changes."""
+    rows = []
+    found = study.select("standard", mode="practical")
+    for family in dict.fromkeys(r.cell["tags"]["family"] for r in found):
+        results = [r for r in found if r.cell["tags"]["family"] == family]
+        costs = np.array([[cost_at(r, *prices) for prices in PRICES] for r in results])
+        ranks = 1 + (costs[None] < costs[:, None] - 1e-9).sum(axis=1)
+        for result, cost, rank in zip(results, costs, ranks, strict=True):
+            names = [f"hvp {hvp:g}, hessian {hessian:g} d" for hvp, hessian in PRICES]
+            rows.append(
+                {
+                    "problem": family,
+                    "method": result.label,
+                    **dict(zip(names, cost.tolist(), strict=True)),
+                    "ranks": " ".join(str(r) for r in rank),
+                    "moves": bool(np.isfinite(cost[0]) and len(set(rank.tolist())) > 1),
                 }
             )
     return rows
@@ -370,9 +434,9 @@ def checks(study: Study) -> list[Row]:
                 abs(slope.value - power) <= 0.25,
             )
         )
-    rows.append(_octopus_check(study))
+    rows += [_octopus_check(study), _passage_check(study), _arrival_check(study)]
     for row in control_rows(study):
-        must_stay = row["noise"] == "none" or "aligned" in row["noise"]
+        must_stay = row["noise"] == "none" or "aligned" in row["noise"] or "all 0" in row["noise"]
         if must_stay:
             rows.append(
                 _check(
@@ -405,6 +469,36 @@ def _octopus_check(study: Study) -> Row:
     )
 
 
+def _passage_check(study: Study) -> Row:
+    """All but those that have neither noise nor curvature get past every saddle of the octopus."""
+    # scipy's method stops at saddles: that it does not look for curvature there is known.
+    able = {*escape.NOISY, *escape.CURVATURE, *escape.HESSIAN} - {"trust-krylov"}
+    shares = {row["method"]: row["share_past_saddles"] for row in octopus_rows(study)}
+    held = [name for name in shares if name in able and not shares[name] >= 0.5]
+    return _check(
+        "octopus: every method with noise or curvature has all saddles behind it",
+        "held up: none",
+        f"held up: {', '.join(held) or 'none'} of {len(able & set(shares))}",
+        not held,
+    )
+
+
+def _arrival_check(study: Study) -> Row:
+    """With tuned settings, more than half of the replicas of every row get away from the saddle."""
+    shares = {
+        c.label: r.share("sosp")
+        for c in contenders_of_table()
+        for r in study.select("standard", family="saddle", mode="practical", label=c.label)
+    }
+    late = [name for name, share in shares.items() if not share > 0.5]
+    return _check(
+        "saddle: every row of the table reaches a second-order point with tuned settings",
+        "not there: none",
+        f"not there: {', '.join(late) or 'none'} of {len(shares)}",
+        not late,
+    )
+
+
 def _last_factor(times: Sequence[float]) -> float:
     finite = [t for t in times if math.isfinite(t)]
     return finite[-1] / finite[-2] if len(finite) >= 2 else math.nan
@@ -425,6 +519,7 @@ def _interval(slope: Slope) -> str:
 def _words_of(value: float, low: float, high: float) -> str:
     if math.isnan(value):
         return "too few points"
+    value, low, high = (round(v, 2) + 0.0 for v in (value, low, high))  # no minus before a zero
     # Without chance, as on the chain, the interval is a point.
     return f"{value:.2f}" if low == high else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 

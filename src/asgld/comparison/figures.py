@@ -30,9 +30,11 @@ _ORACLES = ("stochastic", "gradient", "hvp", "hessian")
 
 def dimension_figure(study: Study) -> Figure:
     """F1: escape time against d, one panel for each scaling of the noise and rotation."""
-    figure, axes = _subplots(2, 2, (12, 8.4), sharex=True, sharey=True)
     rows = analysis.dimension_rows(study)
-    for i, rotated in enumerate((True, False)):
+    rotations = [r for r in (True, False) if any(row["rotated"] is r for row in rows)]
+    height = 4.2 * len(rotations)
+    figure, axes = _subplots(len(rotations), 2, (12, height), sharex=True, sharey=True)
+    for i, rotated in enumerate(rotations):
         for j, noise in enumerate(("equal", "native")):
             panel = axes[i, j]
             shown = [

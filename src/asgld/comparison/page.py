@@ -12,8 +12,8 @@ import torch
 import asgld
 from asgld.comparison import analysis
 from asgld.experiments import escape
-from asgld.experiments.table1 import REALISTIC, SADDLE, SIZES, Study
-from asgld.sweep.catalog import CONTENDERS, RIVALS
+from asgld.experiments.table1 import REALISTIC, SADDLE, SIZES, Size, Study, proved
+from asgld.sweep.catalog import BY_LABEL, CONTENDERS, RIVALS
 from asgld.sweep.engine import NUMERICS
 
 Row = dict[str, Any]
@@ -30,13 +30,14 @@ def tables(study: Study) -> dict[str, list[Row]]:
         "late-saddles": analysis.late_rows(study),
         "octopus": analysis.octopus_rows(study),
         "controls": analysis.control_rows(study),
+        "criteria": analysis.criteria_rows(study),
+        "sensitivity": analysis.sensitivity_rows(study),
         "realistic": analysis.realistic_rows(study),
         "settings": analysis.setting_rows(study),
         "cells": analysis.cell_rows(study),
         "failures": analysis.failures(study.results),
     }
-    for family, mode in (("saddle", "theory"), ("saddle", "practical"),
-                         ("octopus", "theory"), ("octopus", "practical")):  # fmt: skip
+    for family, mode in (("saddle", "theory"), ("saddle", "practical"), ("octopus", "practical")):
         found[f"standard-{family}-{mode}"] = analysis.standard_rows(study, family, mode)
     for mode in ("theory", "practical"):
         found[f"exact-saddle-{mode}"] = analysis.standard_rows(
@@ -77,13 +78,15 @@ def page(study: Study, made: dict[str, Any]) -> str:
     sections = [
         _HEAD.format(size=made["size"], cells=made["cells"], failed=made["failed_cells"],
                      seeds=made["replicas"]["others"], minutes=seconds / 60,
-                     trials=made["search_trials"], few=made["search_trials_realistic"]),
+                     trials=made["search_trials"], few=made["search_trials_realistic"],
+                     limits=_limits(SIZES[study.size])),
         "## The table\n\n" + _TABLE_NOTE,
         _markdown(found["table1"], ("row", "method", "bound", "unit", "chain", "chain_verdict",
                                     "coupled", "coupled_verdict", "per_ln_d")),
         "Median cost to a second-order point, in gradient-equivalents, on the strict saddle\n"
         "(settings by theory, and tuned) and on the octopus (tuned):",
         _markdown(found["table1"], ("row", "method", "saddle_theory", "saddle", "octopus")),
+        _hopeless(),
         "What the cited papers prove, where the printed row says otherwise:",
         _markdown([r for r in found["table1"] if r["corrected"] != "as printed"],
                   ("row", "method", "corrected")),
@@ -111,12 +114,19 @@ def page(study: Study, made: dict[str, Any]) -> str:
         _markdown(found["controls"], None),
         "## Accuracy\n\n![F2](figures/table1/f2-accuracy.png)",
         "## Every count, on the strict saddle\n\n" + _STANDARD_NOTE,
-        _markdown(found["standard-saddle-practical"], None, drop=("error", "seconds")),
+        _markdown(_best_in_bold(found["standard-saddle-practical"], "spent"), None,
+                  drop=("error", "seconds")),
         "Settings by theory:",
-        _markdown(found["standard-saddle-theory"], None, drop=("error", "seconds")),
+        _markdown(_best_in_bold(found["standard-saddle-theory"], "spent"), None,
+                  drop=("error", "seconds")),
         "From the exact saddle, tuned:",
         _markdown(found["exact-saddle-practical"],
                   ("method", "oracle", "share", "steps", "spent")),
+        "## What counts as an escape\n\n" + _CRITERIA_NOTE,
+        _markdown(found["criteria"], None),
+        "## If products and Hessians cost more\n\n" + _sensitivity_words(found["sensitivity"]),
+        _markdown([r for r in found["sensitivity"] if r["problem"] in ("saddle", "octopus")],
+                  None),
         "## Problems that users have\n\n" + _REALISTIC_NOTE,
         *_realistic(found["realistic"]),
         "![F7](figures/table1/f7-profiles.png)\n\n![F6](figures/table1/f6-paths.png)",
@@ -138,13 +148,15 @@ processor time); the numbers behind it, and how they came about, are in
 `benchmarks/results/table1/`.
 
 Costs are in gradient-equivalents: a gradient 1, a value 1/2, a Hessian-vector product 2, a Hessian
-d, a batch of B samples of n the part B/n of these. Medians are over {seeds} seeds or more
-(worst-case chain: 1 for methods without randomness, else 4; octopus: a third for methods that run
-one replica at a time); a replica that did not arrive counts as one that takes longer
-(Kaplan-Meier), and "never" says that at least half did not arrive. Tuned settings are the best of
-{trials} random trials ({few} on the problems that users have), the same number for every method, on
-other seeds and a smaller problem. natasha2 and carmon-accelerated, which take one gradient per step
-and one replica at a time, were allowed about a sixth of the steps of the others."""
+d, a batch of B samples of n the part B/n of these. Medians are over {seeds} seeds or more; on the
+worst-case chain, which has one start, methods without randomness run once, as nothing is left to
+chance, and those with products run ten times, as only the first vectors of Lanczos are. A replica
+that did not arrive counts as one that takes longer (Kaplan-Meier), and "never" says that at least
+half did not arrive. Tuned settings are the best of {trials} random trials ({few}
+on the problems that users have), the same number for every method, on other seeds and a smaller
+problem. Runs end at their events, or by a limit: {limits} (steps, gradient-equivalents). In the
+sweep over d on the octopus methods that run one replica at a time are allowed half of the steps of
+the others, and the same cost."""
 
 _TABLE_NOTE = """Bounds are as printed. Measured is the exponent of 1/eps, with its 95 % bootstrap
 interval, over the last three accuracies: on the worst-case chain of Carmon et al., which is slow to
@@ -166,21 +178,45 @@ _LATE_NOTE = """Median steps to leave a saddle that is met at step k0, where D =
 published escape time does not contain k0."""
 
 _OCTOPUS_NOTE = """d saddles in a row (Du et al. 2017), random start, median steps to the minimum.
-gd, perturbed-gd, noisy-sgd, agld, sgld, asgld and neon have the step 1/(4 L) and the kicks of that
-paper, the others tuned settings. The two shares are of the largest d: replicas that arrived at
-|grad f| <= 0.1, and replicas that have all saddles behind them. Where the second is 1 and the first
-is not, as for sgld and asgld, noise or a shrunken step holds the gradient up, and not a saddle."""
+gd, perturbed-gd, noisy-sgd, agld, sgld, neon and natasha2 have the step 1/(4 L) and the kicks of
+that paper, the others tuned settings. The shares are of the largest d: replicas that arrived at
+|grad f| <= 0.1, replicas of which the mean of the last tenth of the iterates did, and replicas that
+have all saddles behind them. Where the last is 1 and the first is not, noise or a shrunken step
+holds the gradient up, and not a saddle."""
 
 _CONTROL_NOTE = """Started exactly at a saddle. Exact gradients and no noise must stay there for
 ever; so must ASG when the noise of the samples has no part along the way down and the problem is
-aligned with the axes. On a rotated problem its diagonal metric mixes directions, and it leaves."""
+aligned with the axes, and where the gradient of every sample is 0 at the saddle. On a rotated
+problem its diagonal metric mixes directions, and it leaves."""
 
 _STANDARD_NOTE = """d = 64, rotated, a finite sum of 512 terms, start beside the saddle. Compare
-within one oracle class; across classes only `spent` means anything."""
+within one oracle class, of which the cheapest is in bold; across classes only `spent` means
+anything. `share mean` is that of replicas of which the mean of the last tenth of the iterates is a
+second-order point: an output that a noisy method could choose without being told when to stop."""
+
+_CRITERIA_NOTE = """Median steps of the same runs by six criteria: `fall`, f is a quarter of the
+way to the minimum below the saddle; `hold`, it falls and does not bounce back over half of that in
+the next 50 steps; `leave`, the distance along the way out exceeds gamma/(2 rho), where the
+quadratic model ends; `clear`, the distance exceeds gamma/rho and no curvature below -gamma/2 is
+left; `sosp`, a second-order point; `mean`, the mean of the last tenth of the iterates is one."""
 
 _REALISTIC_NOTE = """Tuned settings, random starts: share of replicas that reach a second-order
 point, median cost and steps, how far the median final value lies above the lowest value that any
-method saw, and processor seconds per replica (batched methods share theirs)."""
+method saw, and processor seconds per replica (batched methods share theirs). `share mean` is as
+above: with batches of 16 samples the gradient at an iterate stays above eps, at a mean it need
+not."""
+
+
+def _limits(size: Size) -> str:
+    """What a run of each family may take, in words."""
+    families: dict[tuple[float, float], list[str]] = {}
+    for family in size.families:
+        limit = (size.shrink * family.max_steps, size.shrink * family.budget)
+        families.setdefault(limit, []).append(family.name)
+    return "; ".join(
+        f"{steps:,.0f} and {cost:,.0f} on {', '.join(names)}"
+        for (steps, cost), names in families.items()
+    )
 
 
 def _claims(study: Study, found: dict[str, list[Row]]) -> str:
@@ -191,6 +227,7 @@ def _claims(study: Study, found: dict[str, list[Row]]) -> str:
     agld, kicked = slopes["agld", "equal"], slopes["perturbed-gd", "equal"]
     native = slopes["agld", "native"]
     k0s = [k for k in late[1.0] if k.startswith("k0=")]
+    size = SIZES[study.size].escape
     controls = {(r["method"], r["noise"]): r for r in found["controls"]}
     silent = controls["asg", "samples, stable directions, aligned"]
     return "\n".join(
@@ -210,7 +247,9 @@ def _claims(study: Study, found: dict[str, list[Row]]) -> str:
             f"{late[0.0][k0s[0]]:.0f} to {late[0.0][k0s[-1]]:.0f}.",
             "3. **ASG escapes without injected noise.** Only if the noise of the samples has a "
             f"part along the way down: without one, {100 * silent['left']:.0f} % of the replicas "
-            "left within 2,000 steps.",
+            f"left within {size.control_steps:,} steps. That is no rare case: at the saddles of "
+            "mixtures, phase retrieval and deep linear networks that symmetry makes, the gradient "
+            "of every single sample is 0, and batches of any size have no noise.",
             "4. **One table, one unit.** The bounds of rows 2 and 3 count iterations, those of "
             "rows 4 to 8 oracle calls, that of row 10 arithmetic. Median gradient-equivalents to a "
             "second-order point of the same saddle, tuned: "
@@ -223,6 +262,47 @@ def _claims(study: Study, found: dict[str, list[Row]]) -> str:
     )
 
 
+def _hopeless() -> str:
+    """Why a row of the table never arrives with its own theorem's settings."""
+    options = proved(SADDLE, BY_LABEL["natasha2"])
+    assert options is not None
+    products = options["oja_runs"] * options["oja_steps"]
+    cost = 2.0 * products * options["oja_batch"] / SADDLE.options["num_samples"]
+    return (
+        "By its theorem natasha2 does not arrive within any budget here: a single search for\n"
+        f"curvature takes {products:,} products of one sample each, {cost:,.0f} of the "
+        f"{SADDLE.budget:,.0f}\ngradient-equivalents that a run may spend, and it searches again "
+        f"after every epoch of\n{options['sub_epochs'] * options['sub_steps']:,} steps of length "
+        f"{options['lr']:.2g}. It was stopped after 100 steps."
+    )
+
+
+def _sensitivity_words(rows: list[Row]) -> str:
+    first = "hvp 2, hessian 1 d"
+    counts = []
+    for name in dict.fromkeys(r["problem"] for r in rows):
+        arrived = [r for r in rows if r["problem"] == name and math.isfinite(r[first])]
+        counts.append(f"{sum(r['moves'] for r in arrived)} of {len(arrived)} on {name}")
+    return (
+        "A Hessian-vector product counts 2 gradients above, and a Hessian d. Made by other means\n"
+        "they cost twice as much. Given are median costs to a second-order point of tuned methods\n"
+        "by all four price lists, and the ranks; `moves` flags methods whose rank is not the same\n"
+        f"by all of them, or that another one passes: {', '.join(counts)}."
+    )
+
+
+def _best_in_bold(rows: list[Row], column: str) -> list[Row]:
+    """The rows, with the lowest finite value of each oracle class emphasized."""
+    lowest: dict[str, float] = {}
+    for row in rows:
+        if math.isfinite(row[column]):
+            lowest[row["oracle"]] = min(row[column], lowest.get(row["oracle"], math.inf))
+    return [
+        {**r, column: f"**{_number(r[column])}**"} if r[column] == lowest.get(r["oracle"]) else r
+        for r in rows
+    ]
+
+
 def _realistic(rows: list[Row]) -> list[str]:
     sections = []
     for name in dict.fromkeys(row["problem"] for row in rows):
@@ -231,8 +311,8 @@ def _realistic(rows: list[Row]) -> list[str]:
         chosen = sorted(
             (r for r in rows if r["problem"] == name), key=lambda r: (r["oracle"], r["cost"])
         )
-        columns = ("oracle", "method", "share", "cost", "steps", "gap", "seconds")
-        sections += [f"### {name}", _markdown(chosen, columns)]
+        columns = ("oracle", "method", "share", "share_mean", "cost", "steps", "gap", "seconds")
+        sections += [f"### {name}", _markdown(_best_in_bold(chosen, "cost"), columns)]
     return sections
 
 
@@ -272,6 +352,6 @@ def _number(value: Any) -> str:
         return ""
     if math.isinf(value):
         return "never"
-    if value == round(value) and abs(value) < 1e6:
+    if abs(value - round(value)) < 1e-12 and abs(value) < 1e6:
         return str(round(value))
     return f"{value:.3g}"

@@ -25,16 +25,16 @@ from asgld.sweep.engine import Cell
 LR, GAMMA, ENERGY, DELTA = 0.1, 0.5, 0.001, 0.01
 # The growth of D while the dependence on k0 is measured.
 DELTA_LATE = 0.1
-_NATIVE_DIM = 64
+_NATIVE_DIM, _LARGE = 64, 1024
 _EPS, _TARGET_GAMMA = 0.05, 0.25
 
 LANGEVIN = ("agld", "asgld", "sgld")
 NOISY = (*LANGEVIN, "psgld", "noisy-sgd", "perturbed-gd", "saddle-ngd", "neon", "perturbed-agd")
 # Without randomness of their own: started beside the saddle, where it would hold them for ever.
 KICKED = ("gd", "asg", "adagrad", "adam", "lbfgs")
-# Those that run in the largest dimension as well.
+# Those that run aligned with the axes beyond d = 1024.
 LARGEST = ("agld", "asgld", "sgld", "perturbed-gd", "noisy-sgd")
-CURVATURE = ("fast-cubic", "carmon-accelerated", "carmon-cubic", "trust-krylov")
+CURVATURE = ("natasha2", "fast-cubic", "carmon-accelerated", "carmon-cubic", "trust-krylov")
 HESSIAN = ("cubic-newton", "trace", "trust-exact")
 
 
@@ -44,20 +44,22 @@ class Size:
 
     seeds: int
     dims: tuple[int, ...]
-    second_order_dims: tuple[int, ...]
+    hessian_dims: tuple[int, ...]
     second_order_seeds: int
     gammas: tuple[float, ...]
     k0s: tuple[int, ...]
     exponents: tuple[float, ...]
     map_steps: int
     control_steps: int = 2000
+    rotations: tuple[bool, ...] = (True, False)
 
 
-CI = Size(48, (4, 32, 256), (4, 16, 64), 4, (0.2, 0.5, 1.0), (0, 100, 1000), (0.0, 1.0), 400)
+CI = Size(48, (4, 32, 256), (4, 32), 4, (0.2, 0.5, 1.0), (0, 100, 1000), (0.0, 1.0), 400,
+          rotations=(True,))  # fmt: skip
 FULL = Size(
     60,
     (4, 16, 64, 256, 1024, 4096),
-    (4, 16, 64, 256),
+    (4, 16, 64, 256, 1024),
     30,
     (0.05, 0.1, 0.2, 0.5, 1.0),
     (0, 100, 1000, 10_000),
@@ -96,6 +98,11 @@ def settings(label: str, dim: int, noise: str, gamma: float = GAMMA) -> dict[str
         return {"lr": LR, "radius": radius, "grad_threshold": 1e-4, "wait": wait}
     if label == "saddle-ngd":
         return {"lr": ENERGY, "noise": 1.0} if noise == "equal" else proved
+    if label == "natasha2":
+        # lr = 0.3 / M; runs of Oja's method as long as practice has them, 4 (1 / gamma) ln d.
+        return {"batch_size": None, "gamma": gamma / 2, "radius": gamma / rho,
+                "smoothness": 0.3 / LR, "oja_steps": math.ceil(4.0 / gamma * math.log(dim)),
+                "max_epochs": 10_000}  # fmt: skip
     if label == "neon":
         start = {"radius": ENERGY} if noise == "equal" else {}
         return {"lr": LR, "gamma": gamma, "hessian_lipschitz": rho, **start}
@@ -106,7 +113,7 @@ def settings(label: str, dim: int, noise: str, gamma: float = GAMMA) -> dict[str
 
 def _cell(label: str, options: dict[str, Any], sweep: str, **rest: Any) -> Cell:
     tags = {"label": label, "sweep": sweep, **rest.pop("tags", {})}
-    chosen = {"eps": _EPS, "gamma": _TARGET_GAMMA, "start": "saddle", "until": "fall", **rest}
+    chosen = {"eps": _EPS, "gamma": _TARGET_GAMMA, "start": "saddle", "until": "hold", **rest}
     return Cell("strict-saddle", BY_LABEL[label].method, options=options, tags=tags, **chosen)
 
 
@@ -114,9 +121,8 @@ def dimension_cells(size: Size) -> list[Cell]:
     """T against d, both scalings of the noise, aligned and rotated; and what needs a kick."""
     cells = []
     for dim in size.dims:
-        for rotated in (True, False):
-            if not rotated and (dim > 256 or size is CI):
-                continue
+        for rotated in size.rotations:
+            is_few = dim > _LARGE and not rotated
             shape = saddle_options(dim, rotated=rotated)
             common = {
                 "problem_options": shape,
@@ -127,15 +133,14 @@ def dimension_cells(size: Size) -> list[Cell]:
                 cells += [
                     _cell(name, settings(name, dim, noise), "dimension", **common,
                           tags={"noise": noise})
-                    for name in (NOISY if dim <= 1024 else LARGEST)
+                    for name in (LARGEST if is_few else NOISY)
                 ]  # fmt: skip
             cells += [
                 _cell(name, settings(name, dim, "equal"), "dimension", **common, start="kicked",
                       tags={"noise": "none"})
-                for name in (KICKED if dim <= 1024 else ())
+                for name in (() if is_few else KICKED)
             ]  # fmt: skip
-    for dim in size.second_order_dims:
-        for name in (*CURVATURE, *HESSIAN):
+        for name in (*CURVATURE, *(HESSIAN if dim in size.hessian_dims else ())):
             # scipy's methods return at once from an exact saddle.
             start = "kicked" if name.startswith("trust-") else "saddle"
             cells.append(
@@ -145,7 +150,7 @@ def dimension_cells(size: Size) -> list[Cell]:
                     "dimension",
                     problem_options=saddle_options(dim),
                     replicas=size.second_order_seeds,
-                    max_steps=200,
+                    max_steps=1500,
                     start=start,
                     tags={"noise": "native"},
                 )
@@ -241,6 +246,13 @@ def control_cells(size: Size) -> list[Cell]:
         _cell("asg", {"lr": LR, "delta": DELTA, "batch_size": 16}, "control",
               problem_options=options, **common, tags={"noise": f"samples, {kind}"})
         for kind, options in sampled.items()
+    ]  # fmt: skip
+    # At the symmetric points of these problems the gradient of every single sample is 0.
+    cells += [
+        Cell(name, "asg", {}, {"lr": LR, "delta": DELTA, "batch_size": 16}, "saddle", **common,
+             until="leave", tags={"label": "asg", "sweep": "control",
+                                  "noise": f"samples, all 0 at the saddle of {name}"})
+        for name in ("mixture", "phase-retrieval", "deep-linear")
     ]  # fmt: skip
     return cells
 

@@ -18,8 +18,6 @@ from asgld.sweep.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
 from asgld.sweep.engine import Cell, Result, Store, run_cells, start_points
 from asgld.sweep.tuning import Search, Tuned, run_searches
 
-MODES = ("theory", "practical")
-
 
 @dataclass(frozen=True)
 class Family:
@@ -32,7 +30,7 @@ class Family:
         eps, gamma: of the second-order point that ends a run.
         max_steps: limit of a run; the search has a third of it.
         budget: limit in gradient-equivalents.
-        trials: of the search, for every method alike.
+        trials: of the search at most, for every method alike.
     """
 
     name: str
@@ -43,8 +41,8 @@ class Family:
     eps: float
     gamma: float
     max_steps: int
-    budget: float = 2_000.0
-    trials: int = 6
+    budget: float = 5_000.0
+    trials: int = 16
 
     def build(self) -> Problem:
         return problem(self.problem, **self.options)
@@ -59,8 +57,7 @@ SADDLE = Family(
     eps=0.05,
     gamma=0.25,
     max_steps=4000,
-    budget=5_000.0,
-    trials=8,
+    trials=32,
 )
 OCTOPUS = Family(
     "octopus",
@@ -71,19 +68,19 @@ OCTOPUS = Family(
     eps=0.1,
     gamma=1.0,
     max_steps=5000,
-    budget=5_000.0,
-    trials=8,
+    trials=32,
 )
 REALISTIC = (
     Family(
         "digits",
         "digits",
-        {"hidden": 2, "num_samples": 100, "l2": 0.01},
-        {"num_samples": 50},
+        {"hidden": 4, "num_samples": 300, "l2": 0.001},
+        {"num_samples": 100},
         "random",
-        eps=0.05,
-        gamma=0.05,
-        max_steps=1000,
+        eps=0.03,
+        gamma=0.03,
+        max_steps=4000,
+        budget=8_000.0,
     ),
     Family(
         "factorization",
@@ -93,7 +90,7 @@ REALISTIC = (
         "random",
         eps=0.05,
         gamma=0.5,
-        max_steps=1000,
+        max_steps=2000,
     ),
     Family(
         "phase-retrieval",
@@ -103,7 +100,7 @@ REALISTIC = (
         "random",
         eps=0.05,
         gamma=0.5,
-        max_steps=1000,
+        max_steps=2000,
     ),
     Family(
         "robust-regression",
@@ -113,7 +110,7 @@ REALISTIC = (
         "random",
         eps=0.02,
         gamma=0.1,
-        max_steps=1000,
+        max_steps=2000,
     ),
     Family(
         "mixture",
@@ -123,7 +120,7 @@ REALISTIC = (
         "random",
         eps=0.02,
         gamma=0.5,
-        max_steps=1000,
+        max_steps=2000,
     ),
 )
 FAMILIES = (SADDLE, OCTOPUS, *REALISTIC)
@@ -148,16 +145,18 @@ class Size:
     octopus_dims: tuple[int, ...]
     octopus_steps: int
     octopus_eps: tuple[float, ...]
-    chain_eps: tuple[float, ...]
+    chain_eps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     chain_steps: int = 20_000
+    chain_methods: tuple[str, ...] = tuple(BY_LABEL)
     shrink: float = 1.0  # of the limits on steps and cost
 
 
 SIZES = {
-    "ci": Size("ci", escape.CI, 4, 3, 3, (SADDLE, OCTOPUS, REALISTIC[1]), (2, 3, 4), 1000,
-               (1.0, 0.25), (1.0, 0.5, 0.25), 1500, 0.1),
-    "full": Size("full", escape.FULL, 30, 8, 5, FAMILIES, (2, 3, 4, 5, 6, 8), 8000,
-                 (1.0, 0.5, 0.25, 0.125, 0.0625), (1.0, 0.5, 0.25, 0.125, 0.0625)),
+    "ci": Size("ci", escape.CI, 5, 8, 3, (SADDLE, OCTOPUS, REALISTIC[1]), (2, 3, 4), 2000,
+               (1.0, 0.25), chain_methods=("gd", "cubic-newton"), shrink=0.25),
+    "full": Size("full", escape.FULL, 30, 32, 5, FAMILIES, (2, 3, 4, 5, 6, 8), 4000,
+                 (1.0, 0.5, 0.25, 0.125, 0.0625),
+                 chain_methods=("gd", *(c.label for c in CONTENDERS if c.row))),
 }  # fmt: skip
 
 
@@ -176,24 +175,12 @@ def target_options(
     if contender.method in ("cubic-newton", "trace"):
         base["eps"] = eps / 2.0
     if contender.method == "natasha2":
-        base["smoothness"] = subject.facts.smoothness or 1.0
+        base["max_epochs"] = 10_000  # the budget ends it
     return base
 
 
 def _is_batched(contender: Contender) -> bool:
     return contender.oracle in ("stochastic", "gradient") and contender.label != "natasha2"
-
-
-# One gradient per step, and yet one replica at a time: a step takes thirty times as long as one of
-# a batched method, and fewer are allowed.
-_SLOW = ("natasha2", "carmon-accelerated")
-
-
-def _limit(steps: float, contender: Contender) -> int:
-    """Steps allowed."""
-    if contender.label in _SLOW:
-        steps = min(steps, max(steps / 6, 300))
-    return math.ceil(steps)
 
 
 def family_cell(family: Family, contender: Contender, size: Size, **changes: Any) -> Cell:
@@ -204,10 +191,11 @@ def family_cell(family: Family, contender: Contender, size: Size, **changes: Any
         problem_options=dict(family.options),
         start=family.start,
         replicas=size.seeds,
-        max_steps=_limit(size.shrink * family.max_steps, contender),
+        max_steps=math.ceil(size.shrink * family.max_steps),
         budget=size.shrink * family.budget,
         eps=family.eps,
         gamma=family.gamma,
+        until="all",
         tags={"label": contender.label, "family": family.name, "sweep": "standard"},
     )
     return dataclasses.replace(cell, **changes)
@@ -226,13 +214,13 @@ def searches(size: Size) -> dict[tuple[str, str], Search]:
                 size,
                 problem_options=options,
                 replicas=size.tuning_seeds if _is_batched(contender) else 2,
-                max_steps=_limit(size.shrink * family.max_steps / 3, contender),
+                max_steps=math.ceil(size.shrink * family.max_steps / 3),
+                until="sosp",
                 options=target_options(contender, subject, family.eps, family.gamma),
             )
             ranges = contender.search_ranges
-            found[family.name, contender.label] = Search(
-                cell, ranges, min(size.trials, family.trials)
-            )
+            trials = min(size.trials, family.trials)
+            found[family.name, contender.label] = Search(cell, ranges, trials)
     return found
 
 
@@ -250,7 +238,11 @@ def proved(family: Family, contender: Contender) -> dict[str, Any] | None:
 
 
 def standard_cells(size: Size, tuned: Mapping[tuple[str, str], Tuned]) -> list[Cell]:
-    """Every method on every family, by theory where the problem proves constants, and as tuned."""
+    """Every method as tuned on every family, and by theory on the saddle.
+
+    On the octopus the constants are those of a box in which the function is a hundred times as
+    steep as on the way, and settings by theory arrive nowhere.
+    """
     cells = []
     for family in size.families:
         for contender in CONTENDERS:
@@ -258,18 +250,19 @@ def standard_cells(size: Size, tuned: Mapping[tuple[str, str], Tuned]) -> list[C
                 "theory": proved(family, contender),
                 "practical": tuned[family.name, contender.label].options,
             }
-            if family not in (SADDLE, OCTOPUS):
+            if family is not SADDLE:
                 del options["theory"]
             for mode, chosen in options.items():
                 if chosen is None:
                     continue
                 cell = family_cell(family, contender, size, options=chosen)
-                if contender.label == "natasha2" and mode == "theory":
-                    # One search of Oja's method takes tens of thousands of steps there.
+                is_hopeless = contender.label == "natasha2" and mode == "theory"
+                if is_hopeless:
+                    # One search by Oja's method takes hundreds of thousands of steps there.
                     cell = dataclasses.replace(cell, max_steps=100)
                 tags = {**cell.tags, "mode": mode}
                 cells.append(dataclasses.replace(cell, tags=tags))
-                if family is SADDLE and contender.label != "natasha2":
+                if family is SADDLE and not is_hopeless:
                     exact = {**tags, "sweep": "exact saddle"}
                     cells.append(dataclasses.replace(cell, tags=exact, start="saddle"))
     return cells
@@ -285,9 +278,10 @@ def octopus_settings(label: str) -> dict[str, Any] | None:
         "noisy-sgd": {"lr": lr, "noise": kick / lr},
         "agld": {"lr": lr, "sigma": sigma},
         "sgld": {"lr": lr, "sigma": sigma},
-        "asgld": {"lr": lr, "sigma": sigma},
         "neon": {"lr": lr, "grad_threshold": kick, "gamma": 1.0, "hessian_lipschitz": 4.0},
-    }
+        "natasha2": {"smoothness": 0.3 / lr, "radius": _ARM, "gamma": 1.0, "batch_size": None,
+                     "oja_steps": 20, "sub_steps": 16, "max_epochs": 10_000},
+    }  # fmt: skip
     return known.get(label)
 
 
@@ -298,17 +292,12 @@ def octopus_cells(size: Size, tuned: Mapping[tuple[str, str], Tuned]) -> list[Ce
         options = octopus_settings(contender.label)
         if options is None:
             options = tuned["octopus", contender.label].options
-        is_slow = not _is_batched(contender)
-        seeds = max(size.seeds // 3, 4) if is_slow else size.seeds
-        steps = size.octopus_steps // 10 if is_slow else size.octopus_steps
-        if contender.label in _SLOW:
-            steps = min(steps, 300)
+        # Methods that run one replica at a time take ten times as long for a step.
+        steps = size.octopus_steps // (1 if _is_batched(contender) else 2)
         for dim in size.octopus_dims:
-            if is_slow and dim > 8:
-                continue
             cells.append(
                 family_cell(OCTOPUS, contender, size, problem_options={"dim": dim},
-                            options=options, replicas=seeds, max_steps=steps, budget=8_000.0,
+                            options=options, max_steps=steps, budget=8_000.0,
                             tags={"label": contender.label, "sweep": "octopus", "dim": dim})
             )  # fmt: skip
         for eps in size.octopus_eps:
@@ -316,7 +305,7 @@ def octopus_cells(size: Size, tuned: Mapping[tuple[str, str], Tuned]) -> list[Ce
                 family_cell(OCTOPUS, contender, size, problem_options={"dim": 3, "eps": eps},
                             options=_for_accuracy(contender, options, eps, 0.5 * math.sqrt(eps)),
                             eps=eps, gamma=0.5 * math.sqrt(eps),
-                            replicas=seeds, max_steps=steps, budget=8_000.0,
+                            max_steps=steps, budget=8_000.0,
                             tags={"label": contender.label, "sweep": "octopus eps", "eps": eps})
             )  # fmt: skip
     return cells
@@ -342,8 +331,9 @@ def chain_settings(label: str, eps: float) -> dict[str, Any] | None:
         "perturbed-gd": {"lr": lr, "radius": 1e-2, "grad_threshold": eps / 2.0},
         "agld": {"lr": lr, "sigma": 1e-3},
         "sgld": {"lr": lr, "sigma": 1e-3},
-        "asgld": {"lr": lr, "sigma": 1e-3},
-        "asg": {"lr": lr},
+        # With alpha = 1 a step is a distance, as for Adagrad, and not a multiple of the gradient.
+        "asgld": {"lr": 0.3, "sigma": 1e-3},
+        "asg": {"lr": 0.3},
         "noisy-sgd": {"lr": lr, "noise": 1e-2},
         "neon": {"lr": lr, "grad_threshold": eps / 2.0, "gamma": math.sqrt(eps),
                  "hessian_lipschitz": rho},
@@ -363,14 +353,21 @@ def chain_cells(size: Size) -> list[Cell]:
     """The chain on which convergence, not escape, is slow: only |grad f| <= eps is asked."""
     cells = []
     for contender in CONTENDERS:
+        if contender.label not in size.chain_methods:
+            continue
         for eps in size.chain_eps:
             options = chain_settings(contender.label, eps)
-            if options is None or (contender.oracle == "hvp" and eps < 0.1):
+            # With many replicas, or products, the finest accuracies take too long.
+            finest = 0.2 if contender.oracle == "hvp" else 0.1 * (contender.label in escape.NOISY)
+            if options is None or eps < finest:
                 continue
-            has_noise = contender.label in escape.NOISY
+            replicas = size.seeds if contender.label in escape.NOISY else 1
+            if contender.label in escape.CURVATURE:
+                # Only start vectors of Lanczos are random: costs differ by less than a tenth.
+                replicas = max(size.seeds // 3, 1)
             cells.append(
                 Cell("worst-case-chain", contender.method, {"eps": eps}, options,
-                     replicas=4 if has_noise else 1, max_steps=size.chain_steps,
+                     replicas=replicas, max_steps=size.chain_steps,
                      budget=None if contender.oracle == "hessian" else float(size.chain_steps),
                      eps=eps, gamma=math.inf,
                      tags={"label": contender.label, "sweep": "chain", "eps": eps})

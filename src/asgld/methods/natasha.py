@@ -80,27 +80,31 @@ class Natasha2(Rival):
     gamma       gamma               the curvature searched for
     R           radius              gamma / rho: length of a kick, radius in which an epoch stays
     M           smoothness          the gradient is M-Lipschitz
-    a           lr                  of an epoch
-    sigma       proximal            weight of the pull to the start of a sub-epoch
+    a           lr                  of an epoch; by default 0.3 / M
+    sigma       proximal            weight of the pull to the start of a sub-epoch; by default gamma
     B, b        epoch_batch,        samples of mu and of a step; batch_size=None: all of them, by
                 batch_size          full gradients and products
     p, m        sub_epochs,         an epoch has p parts of m steps
                 sub_steps
     T           oja_steps           of one run of Oja's method, each with `oja_batch` samples; its
                                     result is judged on T * oja_batch other samples
-    eta_o       oja_lr              at most 1/M
+    eta_o       oja_lr              at most 1/M; by default half of it
     \           oja_runs            ln(1 / failure): runs of which the best counts
     N           max_epochs          epochs after which the method finishes
     \           output              what a run or sub-epoch gives: "last" (the last direction, the
                                     mean of the iterates) or "random", the paper's uniformly chosen
                                     iterate
+    \           sign                of a kick: "random", as in the paper, or "lower": to the side
+                                    where f is lower on B samples, which is counted
     \           polish_steps        at the end, SGD from a random stored pair; 0: return y instead
     ==========  ==================  ===============================================================
 
     Algorithms 1 (Natasha1.5) and 2 (Natasha2) of the paper with Oja's method for the search. Each
     step is one of Oja's method, of an epoch, or of the polish. Differs from the paper in batches
     of b samples where it takes one, in counting the iterates of a sub-epoch from 1, and by default,
-    as its author advises for practice, in returning the last y and in means for random iterates.
+    as its author advises for practice, in returning the last y and in means for random iterates,
+    and in asking f for the better side of a kick: kicks of random sign make a random walk, which
+    crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
 
     `theory` sets the constants that the paper leaves inside Theta(.) to 1, but for `oja_steps`.
 
@@ -111,18 +115,19 @@ class Natasha2(Rival):
     gamma: float = 0.1
     radius: float = 0.1
     smoothness: float = 1.0
-    lr: float = 0.3
-    proximal: float = 0.1
+    lr: float | None = None
+    proximal: float | None = None
     epoch_batch: int = 1024
     batch_size: int | None = 8
     sub_epochs: int = 4
     sub_steps: int = 32
     oja_steps: int = 100
     oja_batch: int = 16
-    oja_lr: float = 0.5
+    oja_lr: float | None = None
     oja_runs: int = 1
     max_epochs: int = 100
     output: Literal["last", "random"] = "last"
+    sign: Literal["lower", "random"] = "lower"
     polish_steps: int = 0
 
     name: ClassVar[str] = "natasha2"
@@ -135,23 +140,28 @@ class Natasha2(Rival):
         "the variance of a sample gradient, 1 unless given",
     )
     ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "lr": (1e-3, 1.0),
-        "radius": (1e-2, 1.0),
-        "proximal": (1e-2, 1.0),
-        "oja_lr": (1e-2, 1.0),
+        "smoothness": (1e-1, 1e2),
+        "radius": (1e-2, 1e1),
+        "oja_steps": (8.0, 200.0),
+        "sub_steps": (4.0, 64.0),
     }
 
     def __post_init__(self) -> None:
-        require_positive(self, "gamma", "radius", "smoothness", "lr", "oja_lr")
-        require_at_least_zero(self, "proximal", "polish_steps")
+        require_positive(self, "gamma", "radius", "smoothness")
+        for name in ("lr", "oja_lr"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        if self.proximal is not None:
+            require_at_least_zero(self, "proximal")
+        require_at_least_zero(self, "polish_steps")
         require_batch(self.batch_size)
         sizes = ("epoch_batch", "sub_epochs", "sub_steps", "max_epochs")
         for name in (*sizes, "oja_steps", "oja_batch", "oja_runs"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        outputs = ("last", "random")
-        require(self.output in outputs, "output", self.output, f"one of {outputs}")
+        for name, known in (("output", ("last", "random")), ("sign", ("lower", "random"))):
+            require(getattr(self, name) in known, name, getattr(self, name), f"one of {known}")
         if self.polish_steps:
-            require(self.proximal > 0.0, "proximal", self.proximal, "proximal > 0 to polish")
+            require(self.proximal != 0.0, "proximal", self.proximal, "proximal > 0 to polish")
 
     @classmethod
     def theory(
@@ -208,14 +218,19 @@ class Natasha2(Rival):
             oja_runs=math.ceil(max(1.0, math.log(1.0 / k.failure))),
             max_epochs=math.ceil(proximal * k.gap / (parts * k.eps**2)),
             output="random",
+            sign="random",
             polish_steps=batch,
         )
 
     @property
     def needs(self) -> frozenset[str]:
-        if self.batch_size is None:
-            return frozenset({"grad", "hvp"})
-        return frozenset({"sample_grad", "sample_hvp"})
+        calls = {"grad", "hvp"} | ({"value"} if self.sign == "lower" else set())
+        return frozenset(calls if self.batch_size is None else {f"sample_{c}" for c in calls})
+
+    @property
+    def _weight(self) -> float:
+        """sigma, the weight of the proximal term."""
+        return self.gamma if self.proximal is None else self.proximal
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> NatashaState:
         if self.batch_size is not None and oracle.num_samples is None:
@@ -251,7 +266,8 @@ class Natasha2(Rival):
             state.direction = unit_sphere(state.seed, state.step, state.x, _OJA_STREAM)
             self._choose(state, self.oja_steps)
         image = self._hvp(oracle, state, state.direction, self.oja_batch)
-        moved = state.direction - self.oja_lr * image
+        rate = 0.5 / self.smoothness if self.oja_lr is None else self.oja_lr
+        moved = state.direction - rate * image
         length = moved.norm()
         if length > 0.0:
             state.direction = moved / length
@@ -267,13 +283,17 @@ class Natasha2(Rival):
             state.best_curvature, state.best_direction = curvature, state.kept
         state.count, state.round = 0, state.round + 1
         if state.round == self.oja_runs:
-            self._decide(state)
+            self._decide(oracle, state)
 
-    def _decide(self, state: NatashaState) -> None:
+    def _decide(self, oracle: Oracle, state: NatashaState) -> None:
         state.round = 0
         if state.best_curvature < -_FOUND * self.gamma:
             sign = normals(state.seed, state.step, state.x[:1], _SIGN_STREAM).sign()
-            state.x = state.anchor + sign * self.radius * state.best_direction
+            kick = sign * self.radius * state.best_direction
+            if self.sign == "lower":
+                here, there = (self._value(oracle, state, state.anchor + k) for k in (kick, -kick))
+                kick = kick if here <= there else -kick
+            state.x = state.anchor + kick
             state.anchor = state.x
             state.num_kicks += 1
         else:
@@ -292,8 +312,8 @@ class Natasha2(Rival):
             self._choose(state, self.sub_steps)
             state.kept = torch.zeros_like(state.x)
         slope = self._reduced_grad(oracle, state) + self._pull(state.x - state.anchor)
-        slope = slope + 2.0 * self.proximal * (state.x - state.center)
-        state.x = state.x - self.lr * slope
+        slope = slope + 2.0 * self._weight * (state.x - state.center)
+        state.x = state.x - (0.3 / self.smoothness if self.lr is None else self.lr) * slope
         state.count += 1
         if self.output == "last":
             state.kept = state.kept + state.x / self.sub_steps
@@ -327,8 +347,8 @@ class Natasha2(Rival):
         state.count += 1
         slope = self._grad(oracle, state)
         slope = slope + self._pull(state.x - state.anchor)
-        slope = slope + 2.0 * self.proximal * (state.x - state.center)
-        state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self.proximal * state.count)
+        slope = slope + 2.0 * self._weight * (state.x - state.center)
+        state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self._weight * state.count)
         state.kept = state.kept + (state.x - state.kept) * 2.0 / (state.count + 1.0)
         if state.count == self.polish_steps:
             state.x = state.kept
@@ -364,6 +384,11 @@ class Natasha2(Rival):
         if self.batch_size is None:
             return oracle.grad(state.x)
         return oracle.sample_grad(state.x, _batch(oracle, state, self.batch_size))
+
+    def _value(self, oracle: Oracle, state: NatashaState, x: Tensor) -> float:
+        if self.batch_size is None:
+            return float(oracle.value(x))
+        return float(oracle.sample_value(x, _batch(oracle, state, self.epoch_batch)))
 
     def _hvp(
         self, oracle: Oracle, state: NatashaState, v: Tensor, size: int, times: int = 0

@@ -145,6 +145,9 @@ class StrictSaddle(FiniteSum):
     def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
         return self.grad(x) + rows[0].mean(-2)
 
+    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+        return self.hvp(x, v)  # the samples differ by linear terms
+
     def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return rng.standard_normal(shape) * math.sqrt(self.gamma / self.confinement / self.dim)
 

@@ -162,8 +162,9 @@ class Problem(ABC):
 class FiniteSum(Problem):
     """A mean of n terms, each a function of one row of the data.
 
-    Subclasses write the mean over *any* batch of rows once; the full objective is the batch of all
-    rows.  Rows come as (B, ...) for all replicas together or (..., B, ...), one batch per replica.
+    Subclasses write the mean over *any* batch of rows once, and its derivatives; the full objective
+    is the batch of all rows.  Rows come as (B, ...) for all replicas together or (..., B, ...), one
+    batch per replica.
     """
 
     @property
@@ -179,11 +180,18 @@ class FiniteSum(Problem):
     def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
         """Its gradient."""
 
+    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+        """Its Hessian times v, where x and v broadcast; a formula is ten times as fast as this."""
+        return _along(lambda z: self._mean_grad(z, rows), x, v)
+
     def value(self, x: Tensor) -> Tensor:
         return self._mean_value(x, self._rows)
 
     def grad(self, x: Tensor) -> Tensor:
         return self._mean_grad(x, self._rows)
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._mean_hvp(x, v, self._rows)
 
     def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
         return self._mean_value(x, self._batch(indices))
@@ -192,8 +200,7 @@ class FiniteSum(Problem):
         return self._mean_grad(x, self._batch(indices))
 
     def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
-        rows = self._batch(indices)
-        return _along(lambda z: self._mean_grad(z, rows), x, v)
+        return self._mean_hvp(x, v, self._batch(indices))
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         if self.num_samples is None:

@@ -98,6 +98,10 @@ class Factorization(Problem):
         u = self._matrix(x)
         return (u @ (u.mT @ u) - self._target @ u).flatten(-2)
 
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        u, w = self._matrix(x), self._matrix(v)
+        return (w @ (u.mT @ u) + u @ (w.mT @ u + u.mT @ w) - self._target @ w).flatten(-2)
+
     def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return rng.standard_normal(shape) * math.sqrt(self.spectrum[0] / self.dim)
 
@@ -298,6 +302,9 @@ class DeepLinear(FiniteSum):
 
     def grad(self, x: Tensor) -> Tensor:
         return self._mean_grad(x, self._summary[0])
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._mean_hvp(x, v, self._summary[0])
 
     def _layers(self, x: Tensor) -> list[Tensor]:
         layers, first = [], 0

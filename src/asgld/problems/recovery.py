@@ -171,6 +171,10 @@ class PhaseRetrieval(FiniteSum):
         z = project(rows[0], x)
         return average((z.square() - rows[1]) * z, rows[0])
 
+    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+        bend = 3.0 * project(rows[0], x).square() - rows[1]
+        return average(bend * project(rows[0], v), rows[0])
+
     def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return rng.standard_normal(shape) / math.sqrt(self.dim)
 

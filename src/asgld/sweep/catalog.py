@@ -61,6 +61,8 @@ class Contender:
 _LANGEVIN: dict[str, tuple[float, float]] = {
     "lr": (1e-3, 1.0), "sigma": (1e-4, 1e-1), "delta": (1e-4, 1e-1)
 }  # fmt: skip
+# With alpha = 1 a step is a distance, and not a multiple of the gradient.
+_ADAPTIVE = {**_LANGEVIN, "lr": (1e-3, 1e1)}
 _BATCH = 16
 
 CONTENDERS = (
@@ -80,10 +82,10 @@ CONTENDERS = (
         "asg",
         "stochastic",
         batch=_BATCH,
-        ranges={k: v for k, v in _LANGEVIN.items() if k != "sigma"},
+        ranges={k: v for k, v in _ADAPTIVE.items() if k != "sigma"},
         row=12,
     ),
-    Contender("asgld", "asgld", "stochastic", batch=_BATCH, ranges=_LANGEVIN, row=13),
+    Contender("asgld", "asgld", "stochastic", batch=_BATCH, ranges=_ADAPTIVE, row=13),
     Contender(
         "asgld-batch",
         "asgld",

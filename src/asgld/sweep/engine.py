@@ -7,11 +7,15 @@ twice. What a cell times, per replica, with all oracle counts at that moment:
     ========  ================================================================================
     event     first step k with
     ========  ================================================================================
-    fall      f(x_k) < f(saddle) - a quarter of the way to the next critical value; where that is
-              not known, the fall that one exact curvature step guarantees, gamma^3 / (12 rho^2)
+    fall      f(x_k) < f(saddle) - D, D a quarter of the way to the next critical value; where that
+              is not known, the fall that one exact curvature step guarantees, gamma^3/(12 rho^2)
+    hold      the same, and f < f(saddle) - D/2 for the 50 steps after: no bounce
     leave     |P (x_k - saddle)| >= gamma / (2 rho), with P the projection on eigenvectors of the
               saddle below -gamma/2: no matter how noisy the stable directions are
+    clear     |x_k - saddle| >= gamma / rho and lambda_min >= -gamma/2, or the next event "sosp"
     sosp      |grad f(x_k)| <= eps and lambda_min >= -gamma: a second-order point
+    mean      the mean of the last tenth of the iterates is one: an output that a noisy method could
+              choose; where the method has finished, its point
     ========  ================================================================================
 
 A replica without the event is censored where it stopped; one that finished without it never has it.
@@ -49,7 +53,7 @@ from asgld.sweep.survival import median
 FloatArray = npt.NDArray[np.float64]
 
 # Part of every key: raise it when a change alters trajectories or what is recorded.
-NUMERICS = "1"
+NUMERICS = "2"
 STARTS = ("saddle", "kicked", "random")
 # A kicked start is uniform in a ball of this part of gamma / (2 rho) around the saddle.
 _KICK = 1e-3
@@ -68,7 +72,8 @@ class Cell:
         replicas, seed: R replicas, their randomness from `seed`.
         max_steps, budget: limits in steps and in gradient-equivalents, per replica.
         eps, gamma: of the event "sosp".
-        until: the event that ends the cell once all replicas had it; None runs to the limit.
+        until: the event that ends the cell once all replicas had it; "all" of them; None runs to
+            the limit.
         tags: anything else that tells cells apart, such as how the noise was scaled.
     """
 
@@ -90,8 +95,10 @@ class Cell:
     def __post_init__(self) -> None:
         if self.start not in STARTS:
             raise ValueError(f"start={self.start!r}: need one of {', '.join(STARTS)}")
-        if self.until is not None and self.until not in EVENTS:
-            raise ValueError(f"until={self.until!r}: need one of {', '.join(EVENTS)}, or None")
+        if self.until not in (*EVENTS, "all", None):
+            raise ValueError(
+                f"until={self.until!r}: need one of {', '.join(EVENTS)}, 'all' or None"
+            )
         if self.replicas < 1 or self.max_steps < 1:
             raise ValueError(
                 f"replicas={self.replicas!r}, max_steps={self.max_steps!r}: need at least 1 of each"

@@ -21,7 +21,7 @@ from asgld.sweep.engine import NUMERICS, Cell, Store, measure, run_tasks
 
 # Seeds of the search start here: none of them is used to measure.
 HELD_OUT_SEED = 1_000_003
-_WHOLE_NUMBERS = ("burn_in", "wait", "period")
+_WHOLE_NUMBERS = ("burn_in", "wait", "period", "oja_steps", "sub_steps")
 
 
 @dataclass(frozen=True)
@@ -121,4 +121,4 @@ def run_searches(
 
 def _rounded(name: str, value: float) -> float:
     """Three digits are enough for a setting, and can be typed."""
-    return float(round(value)) if name in _WHOLE_NUMBERS else float(f"{value:.3g}")
+    return round(value) if name in _WHOLE_NUMBERS else float(f"{value:.3g}")
