@@ -244,7 +244,7 @@ def test_study_measures_all_modes_and_fails_nowhere(study: table1.Study) -> None
 
 def test_page_holds_the_table_and_names_the_claims(study: table1.Study) -> None:
     manifest = page.manifest(study, "asgld table1", {"cores": 1})
-    text = page.page(study, manifest)
+    text = page.page(study, manifest, page.tables(study))
     for label in BY_LABEL:
         assert label in text
     assert "Claims that do not survive" in text

@@ -143,7 +143,7 @@ def table1(
             report.write_text(out / f"{name}.csv", report.as_csv(_filled(rows)))
     manifest = page.manifest(study, _command(), _machine(jobs))
     report.write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    report.write_text(out / "table1.md", page.page(study, manifest))
+    report.write_text(out / "table1.md", page.page(study, manifest, tables))
     for name, figure in figures.all_figures(study).items():
         report.write_bytes(out / "figures" / f"{name}.png", report.as_bytes(figure, "png"))
     console.print(_table(tables["checks"], "What theory predicts"))

@@ -90,7 +90,7 @@ REALISTIC = (
         "random",
         eps=0.05,
         gamma=0.5,
-        max_steps=2000,
+        max_steps=4000,
     ),
     Family(
         "phase-retrieval",
@@ -357,9 +357,9 @@ def chain_cells(size: Size) -> list[Cell]:
             continue
         for eps in size.chain_eps:
             options = chain_settings(contender.label, eps)
-            # With many replicas, or products, the finest accuracies take too long.
-            finest = 0.2 if contender.oracle == "hvp" else 0.1 * (contender.label in escape.NOISY)
-            if options is None or eps < finest:
+            # With many replicas, or products, the finest accuracy takes too long.
+            has_many = contender.label in (*escape.NOISY, *escape.CURVATURE)
+            if options is None or (has_many and eps < 0.1):
                 continue
             replicas = size.seeds if contender.label in escape.NOISY else 1
             if contender.label in escape.CURVATURE:
