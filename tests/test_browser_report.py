@@ -84,7 +84,7 @@ def test_links_lead_to_their_places(opened: Page) -> None:
     )
     assert missing == []
     opened.locator("#ledger a", has_text="E1").first.click()
-    assert opened.locator("#claim-E1").get_attribute("open") is not None
+    opened.locator("#claim-E1[open]").wait_for(state="attached", timeout=5000)
     assert opened.locator("#claim-E1 table").is_visible()
 
 
