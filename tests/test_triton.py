@@ -33,7 +33,7 @@ DEVICE = "cuda" if IS_GPU else "cpu"
 if not IS_GPU:  # the kernels are bound to the interpreter when they are defined
     os.environ["TRITON_INTERPRET"] = "1"
 try:
-    from asgld.optim import _triton
+    from asgld.optim import _triton, _triton_kernels
 finally:
     if not IS_GPU:
         del os.environ["TRITON_INTERPRET"]
@@ -136,7 +136,7 @@ def copies(tensors: list[Tensor]) -> list[Tensor]:
     ("start", "in_fours"), [(0, True), (4 * 2**34 - 512, True), (7, False), (2**35 + 3, False)]
 )
 def test_triton_words_are_those_of_the_contract(purpose: int, start: int, in_fours: bool) -> None:
-    words = _triton.draw(
+    words = _triton_kernels.draw(
         SEED, STREAM, STEP, start, 1500,
         dtype=torch.uint32, purpose=purpose, in_fours=in_fours, device=DEVICE,
     )  # fmt: skip
@@ -155,21 +155,21 @@ def exact_normals(count: int) -> np.ndarray:
 
 def test_triton_normals_are_accurate() -> None:
     count = 2_000_000 if IS_GPU else 20_000
-    z = _triton.draw(SEED, STREAM, STEP, 0, count, dtype=torch.float32, device=DEVICE)
+    z = _triton_kernels.draw(SEED, STREAM, STEP, 0, count, dtype=torch.float32, device=DEVICE)
     exact = exact_normals(count)
     error = np.abs(z.cpu().numpy() - exact)
     if NORMAL_ULP is not None:
         assert (error <= NORMAL_ULP * np.spacing(np.abs(exact).astype(np.float32))).all()
     assert error.max() < 3e-6
     exact = noise.normal(SEED, STREAM, STEP, np.arange(4000))
-    z = _triton.draw(SEED, STREAM, STEP, 0, 4000, dtype=torch.float64, device=DEVICE)
+    z = _triton_kernels.draw(SEED, STREAM, STEP, 0, 4000, dtype=torch.float64, device=DEVICE)
     np.testing.assert_allclose(z.cpu().numpy(), exact, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint32])
 def test_triton_draws_do_not_depend_on_how_they_are_made(dtype: torch.dtype) -> None:
-    fours = _triton.draw(SEED, 1, 2, 0, 2048, dtype=dtype, device=DEVICE)
-    alone = _triton.draw(SEED, 1, 2, 5, 2000, dtype=dtype, in_fours=False, device=DEVICE)
+    fours = _triton_kernels.draw(SEED, 1, 2, 0, 2048, dtype=dtype, device=DEVICE)
+    alone = _triton_kernels.draw(SEED, 1, 2, 5, 2000, dtype=dtype, in_fours=False, device=DEVICE)
     assert torch.equal(fours[5:2005].view(torch.uint8), alone.view(torch.uint8))
 
 

@@ -1,60 +1,28 @@
-"""The GPU kernel: one launch for a list of tensors, noise included. The only file with Triton.
-
-`_update` has one program per chunk of any tensor, which it finds in a table of addresses. One call
-of Philox serves four elements. Where the host may not count the steps (a captured graph, a gradient
-scaler) or what changes with them is not simple (a D that forgets), `_begin` goes before it, with
-one lane per tensor: it works out what the tensor's elements share at this step, how D is shifted
-and how the noise is scaled, and advances the step count.
-
-Where a multiplication and an addition are fused is said here (`tl.fma`) and not left to the
-compiler, so that an element gets the same bits whatever list, chunk or shard it is in.
-
-With TRITON_INTERPRET=1 in the environment when this file is imported, the kernels run on the CPU,
-for tests.
-"""
+"""The kernels on a GPU: a list of tensors as they see it, and one launch per step."""
 
 from __future__ import annotations
 
 import ctypes
 import math
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from asgld.optim import _triton_kernels as kernels
+from asgld.optim._triton_kernels import IS_INTERPRETED
 
 if TYPE_CHECKING:
     from asgld.optim.functional import Rule
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_POWERS = {0.0: kernels.ONE, 1.0: kernels.ROOT, 2.0: kernels.WHOLE}
 
-# Columns of the table of addresses, one row of 64-bit integers per tensor,
-_PARAM, _SUM, _MOMENTUM, _STEP = (tl.constexpr(i) for i in range(4))
-_COUNT, _OFFSET, _ROW_LENGTH, _ROW_STRIDE, _STREAM = (tl.constexpr(i) for i in range(4, 9))
-_ROW = tl.constexpr(9)
-# of what a tensor's elements share at a step, one row in the working precision per tensor; see
-# asgld.optim.functional.Coefficients,
-_LR, _NOISE, _KEEP, _CORRECTION, _SHIFT = (tl.constexpr(i) for i in range(5))
-_BOUND, _GAIN, _FACTOR, _SKIPS = (tl.constexpr(i) for i in range(5, 9))
-_SHARED = tl.constexpr(9)
-# and of the knobs that change rarely, one row of doubles.
-_SIGMA, _DELTA, _D_INIT, _WEIGHT_DECAY, _ALPHA = (tl.constexpr(i) for i in range(5))
-_BETA, _DECAY, _INERTIA, _CLIP, _ANNEALING = (tl.constexpr(i) for i in range(5, 10))
-
-# How a power of D is taken.
-NO_NOISE, ONE, ROOT, WHOLE, GENERAL = (tl.constexpr(i) for i in range(5))
-_POWERS = {0.0: ONE, 1.0: ROOT, 2.0: WHOLE}
-
-_IN_PTX = tl.constexpr(not IS_INTERPRETED and torch.version.hip is None)
-# Elements per program, and at a time. Half precision needs more arithmetic per byte, and a loop
-# that reuses its constants; single precision needs nothing but loads under way.
+# Elements per program. Half precision needs more arithmetic per byte, and a loop that reuses its
+# constants; single precision needs nothing but loads under way.
 _CHUNK, _CHUNK_OF_HALVES = 512, 8192
-_PART = 1024
 _WARPS = 4
 _LANES = 128
 
@@ -71,374 +39,6 @@ def unavailable_reason() -> str | None:
     if torch.version.hip is None and torch.cuda.get_device_capability() < (7, 0):
         return "Triton needs a GPU of compute capability 7.0 or newer"
     return None
-
-
-# ----------------------------------------------------------------------------------------------
-# Random numbers: the contract of asgld.noise
-# ----------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _multiply(word, by: tl.constexpr):
-    """Return the 64 bits of a product of two words. On a GPU that is one instruction, if asked for
-    by name: a multiplication of 64-bit integers is two, and so are the two halves apart."""
-    if _IN_PTX:
-        return tl.inline_asm_elementwise(
-            "mul.wide.u32 $0, $1, $2;", "=l,r,r", [word, by], tl.uint64, is_pure=True, pack=1
-        )
-    else:
-        return word.to(tl.uint64) * by
-
-
-@triton.jit
-def _philox(q, purpose: tl.constexpr, step, stream, seed):
-    """Return the four unsigned words of each block number in q. All arguments have 64 bits."""
-    c0 = q.to(tl.uint32)
-    c1 = ((q >> 32) | (purpose << 29)).to(tl.uint32)
-    c2 = (q * 0 + step).to(tl.uint32)
-    c3 = (q * 0 + stream).to(tl.uint32)
-    key_0 = seed & 0xFFFFFFFF
-    key_1 = (seed >> 32) & 0xFFFFFFFF
-    for _ in tl.static_range(10):
-        product_0 = _multiply(c0, 0xD2511F53)
-        product_1 = _multiply(c2, 0xCD9E8D57)
-        c0 = (product_1 >> 32).to(tl.uint32) ^ c1 ^ key_0.to(tl.uint32)
-        c2 = (product_0 >> 32).to(tl.uint32) ^ c3 ^ key_1.to(tl.uint32)
-        c1 = product_1.to(tl.uint32)
-        c3 = product_0.to(tl.uint32)
-        key_0 = (key_0 + 0x9E3779B9) & 0xFFFFFFFF
-        key_1 = (key_1 + 0xBB67AE85) & 0xFFFFFFFF
-    return c0, c1, c2, c3
-
-
-@triton.jit
-def _box_muller(radius_word, angle_word, is_double: tl.constexpr):
-    """Return two normals from two words."""
-    signed = angle_word.to(tl.int32, bitcast=True)
-    if is_double:
-        u = (radius_word >> 1).to(tl.float64) * 4.656612873077393e-10 + 2.3283064365386963e-10
-        radius = tl.sqrt(-2.0 * tl.log(u))
-        angle = signed.to(tl.float64) * 4.656612873077393e-10 * 3.141592653589793
-        return radius * tl.cos(angle), radius * tl.sin(angle)
-    else:
-        # As in native/noise.h: u = m 2^e with m in [0.75, 1.5), -log2 u = f p(f) - e, f = m - 1.
-        scaled = (radius_word >> 1).to(tl.int32, bitcast=True).to(tl.float32) + 0.5
-        bits = scaled.to(tl.int32, bitcast=True) - (31 << 23)
-        exponent = (bits - 0x3F400000) >> 23
-        f = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
-        p = tl.fma(f, -0.07884601503610611, 0.17586565017700195)
-        p = tl.fma(p, f, -0.2170587182044983)
-        p = tl.fma(p, f, 0.24259524047374725)
-        p = tl.fma(p, f, -0.28809109330177307)
-        p = tl.fma(p, f, 0.36057981848716736)
-        p = tl.fma(p, f, -0.48090577125549316)
-        p = tl.fma(p, f, 0.7213482856750488)
-        p = tl.fma(p, f, -1.4426950216293335)
-        radius = tl.sqrt(tl.fma(p, f, -exponent.to(tl.float32)))
-        # T = |2t|, w = 1 - T, a = T (2 - T): |sin(pi t)| = a s(a), cos(pi t) = w c(a). Both have
-        # the factor sqrt(2 ln 2) that turns log2 into ln.
-        t = signed.to(tl.float32) * 9.313225746154785e-10
-        size = tl.abs(t)
-        rest = 2.0 - size
-        a = size * rest
-        s = tl.fma(a, 2.71981734840665e-05, 0.0009420976275578141)
-        s = tl.fma(s, a, 0.02052103541791439)
-        s = tl.fma(s, a, 0.23118402063846588)
-        s = tl.fma(s, a, 0.9247356653213501)
-        c = tl.fma(a, 0.00017607682093512267, 0.004794150125235319)
-        c = tl.fma(c, a, 0.07838577777147293)
-        c = tl.fma(c, a, 0.58870530128479)
-        c = tl.fma(c, a, 1.1774100065231323)
-        return (1.0 - size) * c * radius, t * rest * s * radius
-
-
-@triton.jit
-def _interleave(a, b, c, d, size: tl.constexpr):
-    """Return rows a0 b0 c0 d0, a1 b1 c1 d1, ..., of which there are `size` / 4."""
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [size // 4, 4])
-
-
-@triton.jit
-def _words(
-    index, purpose: tl.constexpr, step, stream, seed, size: tl.constexpr, in_fours: tl.constexpr
-):
-    """Return rows of four words: of the elements from each index on, or of each index alone."""
-    w0, w1, w2, w3 = _philox(index >> 2, purpose, step, stream, seed)
-    if in_fours:
-        return _interleave(w0, w1, w2, w3, size)
-    else:
-        even, odd = _pick(index, w0, w1, w2, w3)
-        return tl.where((index & 1) != 0, odd, even)
-
-
-@triton.jit
-def _pick(index, w0, w1, w2, w3):
-    """Return the pair of words that an element's normal is made of."""
-    is_first = (index & 2) == 0
-    return tl.where(is_first, w0, w2), tl.where(is_first, w1, w3)
-
-
-@triton.jit
-def _normals(
-    index, step, stream, seed, size: tl.constexpr, in_fours: tl.constexpr, is_double: tl.constexpr
-):
-    """Return rows of four normals: of the elements from each index on, or of each index alone."""
-    w0, w1, w2, w3 = _philox(index >> 2, 0, step, stream, seed)
-    if in_fours:
-        z0, z1 = _box_muller(w0, w1, is_double)
-        z2, z3 = _box_muller(w2, w3, is_double)
-        return _interleave(z0, z1, z2, z3, size)
-    else:
-        even, odd = _pick(index, w0, w1, w2, w3)
-        cosine, sine = _box_muller(even, odd, is_double)
-        return tl.where((index & 1) != 0, sine, cosine)
-
-
-# ----------------------------------------------------------------------------------------------
-# The step
-# ----------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _begin(
-    rows, shared, taken, knobs, lr_high, lr_low, lr_tensor, grad_scale, found_inf, number,
-    has_lr: tl.constexpr, has_scale: tl.constexpr, has_inf: tl.constexpr,
-    forgets: tl.constexpr, fills: tl.constexpr, anneals: tl.constexpr, clips: tl.constexpr,
-    waits: tl.constexpr, lanes: tl.constexpr,
-):  # fmt: skip
-    """Work out the coefficients of this step, one tensor per lane, and advance the step counts.
-    The formulas are those of asgld.optim.functional.coefficients."""
-    if waits:
-        gdc_launch_dependents()
-    i = tl.program_id(0) * lanes + tl.arange(0, lanes)
-    mask = i < number
-    counter = tl.load(rows + i * _ROW + _STEP, mask, other=0).to(tl.pointer_type(tl.int64))
-    k = tl.load(counter, mask, other=0)
-    later = tl.maximum(k, 1).to(tl.float64)
-    zero = later * 0.0
-    if has_lr:
-        lr = tl.load(lr_tensor).to(tl.float64) + zero
-    else:
-        lr = zero + lr_high + lr_low
-    noise = tl.sqrt(2.0 * lr) * tl.load(knobs + _SIGMA)
-    if anneals:
-        noise *= tl.exp2(-0.5 * tl.load(knobs + _ANNEALING) * tl.log2(later))
-    bound = zero
-    if clips:
-        bound = tl.exp2(tl.load(knobs + _CLIP) * tl.log2(later))
-    gain = 1.0 - tl.load(knobs + _INERTIA) + zero
-    delta, d_init = tl.load(knobs + _DELTA), tl.load(knobs + _D_INIT)
-    correction = zero + 1.0
-    if forgets:
-        log_decay = tl.log2(tl.load(knobs + _DECAY))
-        if fills:
-            # The first gradient has no D to be scaled by: it only enters the average.
-            is_first = k == 0
-            lr = tl.where(is_first, 0.0, lr)
-            noise = tl.where(is_first, 0.0, noise)
-            gain = tl.where(is_first, 0.0, gain)
-            shift = tl.where(is_first, 1.0, zero + delta)
-            correction = tl.where(is_first, 0.0, 1.0 / (1.0 - tl.exp2(later * log_decay)))
-        else:
-            shift = delta + tl.exp2(k.to(tl.float64) * log_decay) * d_init
-    else:
-        shift = d_init + delta * k.to(tl.float64)
-    factor = zero + 1.0
-    if has_scale:
-        factor = 1.0 / (tl.load(grad_scale).to(tl.float64) + zero)
-    skips = zero
-    if has_inf:
-        skips = tl.where(tl.load(found_inf).to(tl.float64) + zero != 0.0, 1.0, 0.0)
-    row = shared + i * _SHARED
-    tl.store(row + _LR, lr, mask)
-    tl.store(row + _NOISE, noise, mask)
-    tl.store(row + _KEEP, 1.0 - lr * tl.load(knobs + _WEIGHT_DECAY), mask)
-    tl.store(row + _CORRECTION, correction, mask)
-    tl.store(row + _SHIFT, shift, mask)
-    tl.store(row + _BOUND, bound, mask)
-    tl.store(row + _GAIN, gain, mask)
-    tl.store(row + _FACTOR, factor, mask)
-    tl.store(taken + i, k, mask)
-    tl.store(row + _SKIPS, skips, mask)
-    tl.store(counter, tl.where(skips != 0.0, k, k + 1), mask)
-
-
-@triton.jit
-def _inverse_power(metric, kind: tl.constexpr, exponent):
-    """Return D^(-exponent / 2); `exponent` is where it is kept."""
-    if kind == ROOT:
-        return tl.rsqrt(metric)
-    elif kind == WHOLE:
-        return 1.0 / metric
-    else:
-        return tl.exp2(tl.log2(metric) * (-0.5 * tl.load(exponent)).to(metric.dtype))
-
-
-@triton.jit
-def _round(value, word, into: tl.constexpr):
-    """Round float32 to bfloat16 or float16 at random, without bias; see
-    asgld.noise.round_stochastically."""
-    bits = value.to(tl.uint32, bitcast=True)
-    if into == tl.bfloat16:
-        # The upper half of the bits is the result. Infinities have no lower half to carry from.
-        upper = ((bits + (word & 0xFFFF)) >> 16).to(tl.uint16)
-        return tl.where(value == value, upper, 0x7FC0).to(tl.uint16).to(into, bitcast=True)
-    else:
-        noisy = (bits + (word & 0x1FFF)) & 0xFFFFE000
-        size = tl.abs(value)
-        is_plain = (size >= 6.103515625e-05) & (size < 65504.0)
-        return tl.where(is_plain, noisy.to(tl.float32, bitcast=True), value).to(into)
-
-
-@triton.jit
-def _update_part(
-    param, grad, total, average, first, count, offset, length, stride, step, stream, seed,
-    lr, noise, keep, correction, shift, bound, gain, factor, inertia, decay, weight, powers,
-    param_type: tl.constexpr, sum_type: tl.constexpr,
-    alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
-    decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
-    clips: tl.constexpr, has_momentum: tl.constexpr, rounds: tl.constexpr,
-    has_rows: tl.constexpr, in_fours: tl.constexpr, is_masked: tl.constexpr, size: tl.constexpr,
-):  # fmt: skip
-    """Update `size` elements of a tensor from `first` on."""
-    is_double: tl.constexpr = param_type == tl.float64
-    work: tl.constexpr = tl.float64 if is_double else tl.float32
-    # In rows of four, whatever the dtype: a thread then holds the four elements of its block of
-    # words in all of its tensors, and nothing has to change hands.
-    quad = tl.arange(0, size // 4) * 4
-    j = quad[:, None] + tl.arange(0, 4)[None, :]
-    if is_masked:
-        mask = first + j < count
-    else:
-        mask = None
-    x = tl.load(param + first + j, mask).to(work)
-    g = tl.load(grad + first + j, mask).to(work)
-    s = tl.load(total + first + j, mask).to(work)
-    if maximizes:
-        g = -g
-    if is_scaled:
-        g = g * factor
-
-    if forgets:
-        metric = tl.fma(s, correction, shift)
-    else:
-        metric = s + shift
-    u = g
-    if alpha != ONE:
-        inverse = _inverse_power(metric, alpha, powers)
-        u = g * inverse
-    if clips:
-        u = tl.minimum(tl.maximum(u, -bound), bound)
-    if has_momentum:
-        u = tl.fma(u, gain, tl.load(average + first + j, mask) * inertia)
-        tl.store(average + first + j, u, mask)
-    if decays:
-        x = x * keep
-    x = tl.fma(u, -lr, x)
-
-    if in_fours:
-        local = first + quad
-    else:
-        local = first + j
-    index = offset + local
-    if has_rows:
-        index += local // length * (stride - length)
-    if beta != NO_NOISE:
-        z = _normals(index, step, stream, seed, size, in_fours, is_double)
-        if is_tied:
-            z = z * inverse
-        elif beta != ONE:
-            z = z * _inverse_power(metric, beta, powers + 1)
-        x = tl.fma(z, noise, x)
-
-    if forgets:
-        s = tl.fma(g * weight, g, s * decay)
-    else:
-        s = tl.fma(g, g, s)
-    rounds_param: tl.constexpr = rounds and (param_type == tl.bfloat16 or param_type == tl.float16)
-    rounds_sum: tl.constexpr = rounds and sum_type == tl.bfloat16
-    if rounds_param or rounds_sum:
-        word = _words(index, 1, step, stream, seed, size, in_fours)
-    if rounds_param:
-        tl.store(param + first + j, _round(x, word, param_type), mask)
-    else:
-        tl.store(param + first + j, x.to(param_type), mask)
-    if rounds_sum:
-        tl.store(total + first + j, _round(s, word >> 16, sum_type), mask)
-    else:
-        tl.store(total + first + j, s.to(sum_type), mask)
-
-
-@triton.jit(do_not_specialize=["num_steps"])
-def _update(
-    rows, grads, shared, taken, knobs, seeds, chunks, num_steps, lr, noise, keep,
-    param_type: tl.constexpr, sum_type: tl.constexpr,
-    alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
-    decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
-    clips: tl.constexpr, has_momentum: tl.constexpr, rounds: tl.constexpr,
-    has_rows: tl.constexpr, in_fours: tl.constexpr, is_aligned: tl.constexpr,
-    has_inf: tl.constexpr, waits: tl.constexpr, is_alone: tl.constexpr, chunk: tl.constexpr,
-    size: tl.constexpr,
-):  # fmt: skip
-    """Update one chunk of one tensor, `size` elements at a time. Without `_begin` before it, this
-    is step `num_steps` after the counts in `taken`, and the host knows its coefficients."""
-    work: tl.constexpr = tl.float64 if param_type == tl.float64 else tl.float32
-    place = tl.load(chunks + tl.program_id(0))
-    which = place & 0xFFFFFFFF
-    begin = (place >> 32) * chunk
-    row = rows + which * _ROW
-    param = tl.load(row + _PARAM).to(tl.pointer_type(param_type))
-    grad = tl.load(grads + which).to(tl.pointer_type(param_type))
-    total = tl.load(row + _SUM).to(tl.pointer_type(sum_type))
-    average = tl.load(row + _MOMENTUM).to(tl.pointer_type(work))
-    if is_aligned:
-        param = tl.multiple_of(param, 16)
-        grad = tl.multiple_of(grad, 16)
-        total = tl.multiple_of(total, 16)
-        average = tl.multiple_of(average, 16)
-    count = tl.load(row + _COUNT)
-    offset, stream = tl.load(row + _OFFSET), tl.load(row + _STREAM)
-    length, stride = tl.load(row + _ROW_LENGTH), tl.load(row + _ROW_STRIDE)
-    seed = tl.load(seeds)
-    inertia = tl.load(knobs + _INERTIA).to(work)
-    decay = tl.load(knobs + _DECAY)
-    weight = (1.0 - decay).to(work)
-    if is_alone:
-        step = tl.load(taken + which) + num_steps
-        shift = (tl.load(knobs + _D_INIT) + tl.load(knobs + _DELTA) * step.to(tl.float64)).to(work)
-        correction, bound, gain, factor = lr, lr, lr, lr  # of no use
-        if begin == 0:  # who goes first keeps the count, which no other program reads
-            tl.store(tl.load(row + _STEP).to(tl.pointer_type(tl.int64)), step + 1)
-    else:
-        if waits:
-            gdc_wait()
-        step = tl.load(taken + which)
-        common = shared + which * _SHARED
-        lr, noise = tl.load(common + _LR), tl.load(common + _NOISE)
-        keep, correction = tl.load(common + _KEEP), tl.load(common + _CORRECTION)
-        shift, bound = tl.load(common + _SHIFT), tl.load(common + _BOUND)
-        gain, factor = tl.load(common + _GAIN), tl.load(common + _FACTOR)
-    end = tl.minimum(begin + chunk, count)
-    if has_inf:
-        end = tl.where(tl.load(common + _SKIPS) != 0.0, begin, end)
-    for first in range(begin, end, size):
-        # Loads without a mask are wide ones.
-        if first + size <= end:
-            _update_part(
-                param, grad, total, average, first, end, offset, length, stride, step, stream,
-                seed, lr, noise, keep, correction, shift, bound, gain, factor, inertia,
-                decay.to(work), weight, knobs + _ALPHA, param_type, sum_type, alpha, beta, is_tied,
-                decays, maximizes, is_scaled, forgets, clips, has_momentum, rounds, has_rows,
-                in_fours, False, size,
-            )  # fmt: skip
-        else:
-            _update_part(
-                param, grad, total, average, first, end, offset, length, stride, step, stream,
-                seed, lr, noise, keep, correction, shift, bound, gain, factor, inertia,
-                decay.to(work), weight, knobs + _ALPHA, param_type, sum_type, alpha, beta, is_tied,
-                decays, maximizes, is_scaled, forgets, clips, has_momentum, rounds, has_rows,
-                in_fours, True, size,
-            )  # fmt: skip
 
 
 # Tables that a captured graph reads, which must outlive it; nobody says when it is gone.
@@ -483,13 +83,16 @@ class Table:
                     streams[i],
                 )
             )
-        table = np.array(lines, np.int64).reshape(len(lines), _ROW.value)
+        table = np.array(lines, np.int64).reshape(len(lines), kernels.ROW.value)
         self._is_aligned = bool((table[:, :3] % 16 == 0).all())
-        self._has_rows = bool((table[:, _ROW_STRIDE.value] != 0).any())
+        strides = table[:, kernels.ROW_STRIDE.value]
+        self._has_rows = bool((strides != 0).any())
         self._in_fours = bool(
-            (table[:, _OFFSET.value] % 4 == 0).all()
-            and (table[:, _ROW_STRIDE.value] % 4 == 0).all()
-            and (table[table[:, _ROW_STRIDE.value] != 0, _ROW_LENGTH.value] % 4 == 0).all()
+            (table[:, kernels.OFFSET.value] % 4 == 0).all()
+            and (table[:, kernels.ROW_STRIDE.value] % 4 == 0).all()
+            and (
+                table[table[:, kernels.ROW_STRIDE.value] != 0, kernels.ROW_LENGTH.value] % 4 == 0
+            ).all()
         )
         # From Hopper on a kernel can be launched while the one before it still runs, and wait for
         # it where it needs its results.
@@ -501,14 +104,14 @@ class Table:
         self._number = len(lines)
         self._rows = self._send(table)
         self._shared = torch.empty(
-            self._number * _SHARED.value,
+            self._number * kernels.SHARED.value,
             dtype=torch.float64 if params[0].dtype == torch.float64 else torch.float32,
             device=self._device,
         )
         self._taken = torch.empty(self._number, dtype=torch.int64, device=self._device)
         self._chunk = _CHUNK_OF_HALVES if sums[0].dtype == torch.bfloat16 else _CHUNK
         # A tensor without elements has a chunk too, which keeps its count.
-        counts = np.maximum(-(-table[:, _COUNT.value] // self._chunk), 1)
+        counts = np.maximum(-(-table[:, kernels.COUNT.value] // self._chunk), 1)
         which = np.repeat(np.arange(self._number), counts)
         number_in_tensor = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         self._num_chunks = int(counts.sum())
@@ -579,7 +182,7 @@ class Table:
         if known is None:
             constants = self._constants(rule, False, False, True)
             update = self._compile_update(addresses, self._base, changing, constants)
-            self._compiled[self._grads_are_aligned] = (update, constants)
+            self._compiled[self._grads_are_aligned] = (self._launcher(update), constants)
         else:
             # What Triton would find out again from the arguments takes it longer than the launch.
             update, constants = known
@@ -609,16 +212,20 @@ class Table:
                 has_lr, has_scale, has_inf, rule.decay is not None, rule.fills,
                 rule.annealing != 0.0, rule.clip is not None, self._waits, _LANES,
             )  # fmt: skip
-            begin = _begin[grid](*tables, high, low, *optional, self._number, *begin_constants)
+            begin = kernels.begin_step[grid](
+                *tables, high, low, *optional, self._number, *begin_constants
+            )
             constants = self._constants(rule, has_scale, has_inf, False)
             update = self._compile_update(addresses, self._taken, nothing, constants)
-            self._compiled[case] = (begin, begin_constants, update, constants)
+            if not IS_INTERPRETED:
+                begin = begin[grid]
+            self._compiled[case] = (begin, begin_constants, self._launcher(update), constants)
             return
         begin, begin_constants, update, constants = known
         if IS_INTERPRETED:
-            _begin[grid](*tables, high, low, *optional, self._number, *begin_constants)
+            kernels.begin_step[grid](*tables, high, low, *optional, self._number, *begin_constants)
         else:
-            begin[grid](
+            begin(
                 *(t.data_ptr() for t in tables), high, low,
                 *(t if t is None else t.data_ptr() for t in optional), self._number,
                 *begin_constants,
@@ -628,15 +235,15 @@ class Table:
     def _constants(
         self, rule: Rule, is_scaled: bool, has_inf: bool, is_alone: bool
     ) -> tuple[Any, ...]:
-        alpha = _POWERS.get(rule.alpha, GENERAL)
-        beta = _POWERS.get(rule.beta, GENERAL) if rule.has_noise else NO_NOISE
+        alpha = _POWERS.get(rule.alpha, kernels.GENERAL)
+        beta = _POWERS.get(rule.beta, kernels.GENERAL) if rule.has_noise else kernels.NO_NOISE
         return (
             *self._types, alpha.value, beta.value,
             rule.has_noise and rule.alpha == rule.beta != 0.0,
             rule.weight_decay != 0.0, rule.maximize, is_scaled, rule.decay is not None,
             rule.clip is not None, rule.momentum != 0.0, rule.stochastic_rounding,
             self._has_rows, self._in_fours, self._is_aligned and self._grads_are_aligned, has_inf,
-            self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, _PART),
+            self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, kernels.PART),
         )  # fmt: skip
 
     def _compile_update(
@@ -644,15 +251,19 @@ class Table:
     ) -> Any:
         """Launch through Triton's own dispatch, which compiles, and return what it compiled."""
         _refuse_in_capture()
-        return _update[(self._num_chunks, 1, 1)](
+        return kernels.update_chunk[(self._num_chunks, 1, 1)](
             self._rows, addresses, self._shared, taken, self._knobs, self._seeds, self._chunks,
             *changing, *constants, num_warps=_WARPS, enable_fp_fusion=False,
             launch_pdl=constants[-4],
         )  # fmt: skip
 
+    def _launcher(self, update: Any) -> Any:
+        """What launches the compiled kernel on this table, given addresses."""
+        return None if IS_INTERPRETED else update[(self._num_chunks, 1, 1)]
+
     def _run_update(
         self,
-        update: Any,
+        launch: Any,
         addresses: Tensor,
         taken: Tensor,
         changing: Sequence[Any],
@@ -661,7 +272,7 @@ class Table:
         if IS_INTERPRETED:
             self._compile_update(addresses, taken, changing, constants)
             return
-        update[(self._num_chunks, 1, 1)](
+        launch(
             self._rows.data_ptr(), addresses.data_ptr(), self._shared.data_ptr(), taken.data_ptr(),
             self._knobs.data_ptr(), self._seeds.data_ptr(), self._chunks.data_ptr(), *changing,
             *constants,
@@ -675,10 +286,11 @@ class Table:
         _refuse_in_capture()
         values = [0.0] * 10
         for place, value in (
-            (_SIGMA, rule.sigma), (_DELTA, rule.delta), (_D_INIT, rule.d_init),
-            (_WEIGHT_DECAY, rule.weight_decay), (_ALPHA, rule.alpha), (_BETA, rule.beta),
-            (_DECAY, rule.decay), (_INERTIA, rule.momentum), (_CLIP, rule.clip),
-            (_ANNEALING, rule.annealing),
+            (kernels.SIGMA, rule.sigma), (kernels.DELTA, rule.delta),
+            (kernels.D_INIT, rule.d_init), (kernels.WEIGHT_DECAY, rule.weight_decay),
+            (kernels.ALPHA, rule.alpha), (kernels.BETA, rule.beta), (kernels.DECAY, rule.decay),
+            (kernels.INERTIA, rule.momentum), (kernels.CLIP, rule.clip),
+            (kernels.ANNEALING, rule.annealing),
         ):  # fmt: skip
             values[place.value] = 0.0 if value is None or math.isinf(value) else float(value)
         self._knobs = self._send(values, torch.float64)
@@ -730,50 +342,3 @@ def _refuse_in_capture() -> None:
             "the fused step cannot begin inside a CUDA graph: take at least one step with these "
             "settings before the capture"
         )
-
-
-# ----------------------------------------------------------------------------------------------
-# For tests: the kernel's own random numbers
-# ----------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _draw(
-    out, stream, step, seeds, start, purpose: tl.constexpr, is_normal: tl.constexpr,
-    is_double: tl.constexpr, in_fours: tl.constexpr, size: tl.constexpr,
-):  # fmt: skip
-    first = tl.program_id(0).to(tl.int64) * size
-    quad = tl.arange(0, size // 4) * 4
-    j = quad[:, None] + tl.arange(0, 4)[None, :]
-    if in_fours:
-        index = start + first + quad
-    else:
-        index = start + first + j
-    if is_normal:
-        drawn = _normals(index, step, stream, tl.load(seeds), size, in_fours, is_double)
-    else:
-        drawn = _words(index, purpose, step, stream, tl.load(seeds), size, in_fours)
-    tl.store(out + first + j, drawn)
-
-
-def draw(
-    seed: int,
-    stream: int,
-    step: int,
-    start: int,
-    count: int,
-    *,
-    dtype: torch.dtype,
-    purpose: int = 0,
-    in_fours: bool = True,
-    device: torch.device | str = "cuda",
-) -> Tensor:
-    """Return the normals of elements `start` on, or their words where dtype is torch.uint32."""
-    padded = -(-count // _PART) * _PART
-    out = torch.empty(padded, dtype=dtype, device=device)
-    key = torch.tensor([seed if seed < 2**63 else seed - 2**64], device=device)
-    _draw[(padded // _PART,)](
-        out, stream, step, key, start, purpose, dtype != torch.uint32, dtype == torch.float64,
-        in_fours, _PART, enable_fp_fusion=False,
-    )  # fmt: skip
-    return out[:count]

@@ -495,7 +495,7 @@ class NetworkASGLD(ASGLD):
     r"""ASGLD for training networks: a D that forgets, momentum after it, a growing clip.
 
     .. math::
-        u_k = \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/4}), \qquad
+        u_k = \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8}), \qquad
         m_k = \mu\, m_{k-1} + (1 - \mu)\, u_k, \qquad
         x_{k+1} = x_k - \mathrm{lr}\, m_k + \nu\, \mathrm{lr}\, k^{-1/2} z_k
 
@@ -521,7 +521,8 @@ class NetworkASGLD(ASGLD):
     References:
         The order (squares of the past, momentum after scaling, a growing clip) is that of ADOPT:
         Taniguchi et al., NeurIPS 2024. Differs from it: the average of squares is corrected for its
-        beginning, there is noise, and it is the rule of the paper with a D that forgets.
+        beginning, the bound grows like k^(1/8), not k^(1/4), which bears larger lr, there is noise,
+        and it is the rule of the paper with a D that forgets.
     """
 
     def __init__(
@@ -544,7 +545,7 @@ class NetworkASGLD(ASGLD):
                     "and, from noise, sigma; use asgld.ASGLD"
                 )
         sigma = noise * math.sqrt(float(lr) / 2.0)
-        options = {"delta": 1e-16, "d_init": 0.0, "clip": 0.25, "annealing": 1.0, **options}
+        options = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0, **options}
         super().__init__(params, lr, 1.0, 0.0, sigma, decay=decay, momentum=momentum, **options)
 
 

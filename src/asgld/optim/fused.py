@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter, is_, itemgetter, ne
+from operator import attrgetter, is_, itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -191,7 +191,9 @@ class Plan:
         self._settings = _settings(group)
         self._absent = [p for p in group["params"] if id(p) not in held]
         self._owners = list(owners)
-        self._has_shards = any(hasattr(p, "to_local") for p in owners)
+        self._shards = [i for i, p in enumerate(owners) if hasattr(p, "to_local")]
+        placed, specs = _specs(owners, self._shards), _specs([p.grad for p in owners], self._shards)
+        self._specs = specs if specs == placed else placed
         self._all_states = list(states.values())
         self._states = [states[p] for p in owners]
         self._sums = [state["sum"] for state in self._states]
@@ -224,8 +226,9 @@ class Plan:
         params: Any = self._owners
         grads: Any = [p.grad for p in params]
         try:
-            if self._has_shards:
-                if any(map(ne, map(_placements, params), map(_placements, grads))):
+            if self._shards:
+                # Lists do not ask objects that are the same, as FSDP's are at every step.
+                if _specs(grads, self._shards) != self._specs:
                     return None
                 params, grads = _held(params), _held(grads)
             addresses = list(map(Tensor.data_ptr, grads))
@@ -262,8 +265,9 @@ def _count_edits(steps: Sequence[Tensor]) -> int:
     return sum(map(attrgetter("_version"), steps))
 
 
-def _placements(tensor: Any) -> Any:
-    return getattr(tensor, "placements", None)
+def _specs(tensors: Sequence[Any], shards: Sequence[int]) -> list[Any]:
+    """How DTensors are placed."""
+    return [tensors[i]._spec for i in shards]
 
 
 def _held(tensors: list[Any]) -> list[Any]:
