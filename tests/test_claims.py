@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from tiny_report import RunOnce, tiny_outcomes, tiny_report
 
 from asgld.experiments import features, minima
 from asgld.experiments.declared import EXPERIMENTS
-from asgld.reproduction import checks, ledger
+from asgld.reproduction import ledger
 from asgld.reproduction.claims import CLAIMS
+from asgld.reproduction.claims import table1 as table_claims
 from asgld.reproduction.ledger import Check, at_least, at_most, between, judge, verdict
 from asgld.reproduction.rows import Row
 from asgld.reproduction.runner import Outcome, Outcomes
@@ -29,6 +31,7 @@ from asgld.reproduction.statistics import (
 )
 from asgld.theory import table1
 
+ROOT = Path(__file__).parent.parent
 BY_NAME = {claim.name: claim for claim in CLAIMS}
 
 
@@ -263,10 +266,10 @@ def test_rows_of_table_1_are_judged_by_their_numbers(
         (1.0, 0.0, {"holds", "holds with correction"}),
         (9.0, 0.0, {"refuted"}),
     ):
-        monkeypatch.setattr(checks, "table_rows", lambda _, a=power, b=exponent: rows(a, b))
+        monkeypatch.setattr(table_claims, "table_rows", lambda _, a=power, b=exponent: rows(a, b))
         assert {f.verdict for f in judge(rivals, outcomes)} <= expected
     # a power of d is no logarithm, and bounds without one say nothing of it
-    monkeypatch.setattr(checks, "table_rows", lambda _: rows(1.0, 1.0))
+    monkeypatch.setattr(table_claims, "table_rows", lambda _: rows(1.0, 1.0))
     found = {f.claim.name: f.verdict for f in judge(rivals, outcomes)}
     assert {name for name, verdict in found.items() if verdict == "refuted"} == {
         "M4",
@@ -276,7 +279,7 @@ def test_rows_of_table_1_are_judged_by_their_numbers(
     }
     # our own rows rest on the way from a saddle to a minimum as well
     own = [BY_NAME[f"M{i}"] for i in (11, 12, 13)]
-    monkeypatch.setattr(checks, "table_rows", lambda _: rows(1.0, 0.0))
+    monkeypatch.setattr(table_claims, "table_rows", lambda _: rows(1.0, 0.0))
     for good in (True, False):
         _bend_minima(outcomes, good)
         assert {f.verdict == "refuted" for f in judge(own, outcomes)} == {not good}
@@ -338,7 +341,55 @@ def test_slopes_and_ratios_of_known_laws() -> None:
     assert found["value"] == pytest.approx(2.0)
 
 
-def test_documentation_page_has_every_claim_of_the_ledger() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "paper.md").read_text()
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert rows[1:] == [claim.name for claim in CLAIMS]
+# ------------------------------------------------------------------------------------ pages
+
+
+def _page() -> tuple[str, dict[str, str]]:
+    """The documentation's page and its verdicts."""
+    text = (ROOT / "docs" / "paper.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return text, {row[0][2:]: row[1].strip("*") for row in rows[1:]}
+
+
+def test_documentation_page_is_a_full_ledger_and_counts_its_rows() -> None:
+    text, verdicts = _page()
+    assert list(verdicts) == [claim.name for claim in CLAIMS]
+    assert "`asgld reproduce --size full`" in text
+    counts = Counter(verdicts.values())
+    shown = ", ".join(f"{counts[name]} {name}" for name in ledger.VERDICTS if counts[name])
+    assert f"`. {shown}." in text
+
+
+def test_readme_says_what_the_page_says() -> None:
+    verdicts = _page()[1]
+    for expected, names in {
+        "holds": ("R4", "R6", "R7", "R8"),
+        "refuted": (
+            "T1",
+            "T1a",
+            "T1b",
+            "R2",
+            "R3",
+            "S4",
+            "E1",
+            "E4",
+            "E8",
+            "M11",
+            "M12",
+            "M13",
+            "M14",
+        ),
+    }.items():
+        assert {name: verdicts[name] for name in names} == dict.fromkeys(names, expected)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    counts = Counter(verdicts.values())
+    assert (
+        f"{len(CLAIMS)} claims by a measured number: {counts['holds']} hold, "
+        f"{counts['holds with correction']} with a correction, {counts['refuted']} are refuted, "
+        f"{counts['not supported'] + counts['not testable']} stay open"
+    ) in readme
+    numbers = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    rivals = Counter(verdicts[f"M{i}"] for i in range(1, 11))
+    assert f"{numbers[rivals['holds']]} of the ten rivals' rows hold" in readme
+    assert f"{numbers[rivals['not testable']]} cannot be tested" in readme
+    assert rivals["holds"] + rivals["not testable"] == 10

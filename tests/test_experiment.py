@@ -16,9 +16,9 @@ import torch
 
 from asgld.methods import method as make_method
 from asgld.oracle import Oracle
-from asgld.problems import problem
+from asgld.problems import Problem, problem
 from asgld.run import run
-from asgld.stopping import Record
+from asgld.stopping import History, Record
 from asgld.sweep import engine
 from asgld.sweep.catalog import BY_LABEL, CONTENDERS, proved_options
 from asgld.sweep.engine import Cell, Result, Store, measure, run_cells, start_points
@@ -92,18 +92,23 @@ def test_kicked_starts_are_small_random_and_do_not_depend_on_the_number() -> Non
 # ------------------------------------------------------------------------------------ events
 
 
-def test_events_are_those_of_a_step_by_step_run() -> None:
-    result = measure(ESCAPE)
-    assert not result.error
-    subject = problem("strict-saddle", **SADDLE)
-    saddle = subject.facts.saddles[0]
-    path = run(
+def _every_step(subject: Problem) -> History:
+    """The run of `ESCAPE`, with nothing left out."""
+    return run(
         Oracle(subject),
         make_method("agld", lr=0.1, sigma=0.003),
         torch.zeros(6, 8, dtype=torch.float64),
         max_steps=400,
         record=Record(schedule="linear", every=1, grad_norms=True, iterates=True),
     ).history
+
+
+def test_events_are_those_of_a_step_by_step_run() -> None:
+    result = measure(ESCAPE)
+    assert not result.error
+    subject = problem("strict-saddle", **SADDLE)
+    saddle = subject.facts.saddles[0]
+    path = _every_step(subject)
     level = saddle.value - 0.25 * (saddle.value - saddle.next_value)
     falls = (path.values < level).argmax(axis=0)
     assert result.events["fall"]["steps"] == falls.tolist()
@@ -143,13 +148,7 @@ def test_a_fall_holds_if_f_does_not_bounce_back() -> None:
 def test_saddle_is_clear_once_curvature_is_gone() -> None:
     result = measure(dataclasses.replace(ESCAPE, until="all"))
     subject = problem("strict-saddle", **SADDLE)
-    path = run(
-        Oracle(subject),
-        make_method("agld", lr=0.1, sigma=0.003),
-        torch.zeros(6, 8, dtype=torch.float64),
-        max_steps=300,
-        record=Record(schedule="linear", every=1, grad_norms=False, iterates=True),
-    ).history
+    path = _every_step(subject)
     points = torch.from_numpy(path.iterates)
     lowest = torch.linalg.eigvalsh(subject.hessian(points))[..., 0]
     is_far = points.norm(dim=-1) >= 0.5 / subject.facts.hessian_lipschitz

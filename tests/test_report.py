@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
@@ -14,7 +15,7 @@ import pytest
 from tiny_report import RunOnce, tiny_outcomes, tiny_report
 
 from asgld.experiments.declared import EXPERIMENTS
-from asgld.reproduction import ledger, page
+from asgld.reproduction import claims, ledger, page, pictures
 from asgld.reproduction.claims import CLAIMS
 from asgld.reproduction.pictures import INK, PICTURES, Picture
 from asgld.reproduction.runner import Outcomes
@@ -115,6 +116,18 @@ def test_declarations_are_complete() -> None:
     for picture in PICTURES:
         assert len(picture.alt) > 30, picture.name
         assert len(picture.caption) > 30, picture.name
+
+
+def test_pictures_are_in_the_modules_that_the_table_of_claims_names() -> None:
+    table = re.findall(r"^ +`(\w+)` .*  (\w[\w, ]+)$", claims.__doc__ or "", re.MULTILINE)
+    listed = {module: experiments.split(", ") for module, experiments in table}
+    assert sorted(itertools.chain(*listed.values())) == sorted(e.name for e in EXPERIMENTS)
+    for module, experiments in listed.items():
+        shown = {p.experiment for p in getattr(pictures, module).PICTURES}
+        # the special cases are a table alone
+        assert shown == set(experiments) - {"identities"}, module
+        used = {name for claim in getattr(claims, module).CLAIMS for name in claim.experiments}
+        assert used & set(experiments), module
 
 
 def test_summary_counts_what_the_ledger_says(text: str, folder: Path) -> None:

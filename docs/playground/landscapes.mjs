@@ -2,27 +2,27 @@
 
 import { parseFormula } from "./formula.mjs";
 
-/** asgld.problems.StrictSaddle, dim=2: a saddle at 0 between minima at (-1, 0) and (1, 0). */
-const strictSaddle = {
+const DEFAULTS = { view: [0, 0, 3], start: [0, 0], lr: 0.02, sigma: 0.1 };
+
+function landscape(formula, settings) {
+  return { ...DEFAULTS, formula, ...settings, ...parseFormula(formula) };
+}
+
+// asgld.problems.StrictSaddle, dim=2: a saddle at 0 between minima at (-1, 0) and (1, 0).
+const strictSaddle = landscape("x^4/4 - x^2/2 + y^2/2", {
   label: "strict saddle",
   python: 'problem("strict-saddle", dim=2)',
-  formula: "x^4/4 - x^2/2 + y^2/2",
   view: [0, 0, 1.9],
-  start: [0, 0],
   lr: 0.1,
-  sigma: 0.1,
-};
+});
 
-/** asgld.problems.MonkeySaddle: no negative curvature at 0, yet three ways down. */
-const monkeySaddle = {
+// asgld.problems.MonkeySaddle: no negative curvature at 0, yet three ways down.
+const monkeySaddle = landscape("x^3 - 3x y^2 + (x^2 + y^2)^2/4", {
   label: "monkey saddle",
   python: 'problem("monkey-saddle")',
-  formula: "x^3 - 3x y^2 + (x^2 + y^2)^2/4",
   view: [0, 0, 4.4],
-  start: [0, 0],
-  lr: 0.02,
   sigma: 0.3,
-};
+});
 
 // asgld.problems.Octopus, dim=2, tau = L = gamma = 1: the arm g(a) - L a^2 and the switch S, each
 // with its derivative.
@@ -38,12 +38,10 @@ function armSwitch(a) {
 }
 
 const octopus = {
+  ...DEFAULTS,
   label: "octopus slice",
   python: 'problem("octopus", dim=2, tau=1.0, curvature=1.0)',
   view: [0, 0, 5.4],
-  start: [0, 0],
-  lr: 0.02,
-  sigma: 0.1,
   value(x, y) {
     const a = Math.abs(x), b = Math.abs(y);
     return a * a + b * b + arm(a)[0] + armSwitch(a)[0] * arm(b)[0];
@@ -56,29 +54,23 @@ const octopus = {
   },
 };
 
-/** Four minima, a maximum and four saddles; it starts on the highest saddle. */
-const himmelblau = {
+// Four minima, a maximum and four saddles; it starts on the highest saddle.
+const himmelblau = landscape("(x^2 + y - 11)^2 + (x + y^2 - 7)^2", {
   label: "Himmelblau",
-  formula: "(x^2 + y - 11)^2 + (x + y^2 - 7)^2",
   view: [0, 0, 5.6],
   start: [-0.1279613467, -1.9537149803],
   lr: 0.004,
   sigma: 0.5,
-};
+});
 
-/**
- * asgld.problems.Variance in log space: the likelihood of two variances from 10,000 draws of
- * N(0, diag(0.1, 10)), which acts through the two mean squares alone.
- */
-const likelihood = {
+// asgld.problems.Variance in log space: the likelihood of two variances from 10,000 draws of
+// N(0, diag(0.1, 10)), which acts through the two mean squares alone.
+const likelihood = landscape("x + 0.09899509415806393 exp(-x) + y + 9.942789437061567 exp(-y)", {
   label: "the paper’s likelihood",
   python: 'problem("variance")',
-  formula: "x + 0.09899509415806393 exp(-x) + y + 9.942789437061567 exp(-y)",
   view: [0, 0.6, 3.4],
-  start: [0, 0],
   lr: 0.1,
-  sigma: 0.1,
-};
+});
 
 /** The landscapes by the word that stands for each in a link. */
 export const LANDSCAPES = {
@@ -91,9 +83,5 @@ export const LANDSCAPES = {
 
 /** A typed formula as a landscape; throws a FormulaError for a text that is none. */
 export function typedLandscape(formula) {
-  return { label: "your formula", formula, view: [0, 0, 3], start: [0, 0], lr: 0.02, sigma: 0.1, ...parseFormula(formula) };
-}
-
-for (const landscape of Object.values(LANDSCAPES)) {
-  if (landscape.formula) Object.assign(landscape, parseFormula(landscape.formula));
+  return landscape(formula, { label: "your formula" });
 }

@@ -48,81 +48,28 @@ class Family:
         return problem(self.problem, **self.options)
 
 
-SADDLE = Family(
-    "saddle",
-    "strict-saddle",
-    {"dim": 64, "gamma": 0.5, "rotated": True, "num_samples": 512, "noise": 0.3},
-    {"dim": 8},
-    "kicked",
-    eps=0.05,
-    gamma=0.25,
-    max_steps=4000,
-    trials=32,
-)
-OCTOPUS = Family(
-    "octopus",
-    "octopus",
-    {"dim": 8},
-    {"dim": 3},
-    "random",
-    eps=0.1,
-    gamma=1.0,
-    max_steps=5000,
-    trials=32,
-)
+SADDLE = Family("saddle", "strict-saddle",
+                {"dim": 64, "gamma": 0.5, "rotated": True, "num_samples": 512, "noise": 0.3},
+                {"dim": 8}, "kicked", eps=0.05, gamma=0.25, max_steps=4000, trials=32)  # fmt: skip
+OCTOPUS = Family("octopus", "octopus", {"dim": 8}, {"dim": 3}, "random",
+                 eps=0.1, gamma=1.0, max_steps=5000, trials=32)  # fmt: skip
 REALISTIC = (
-    Family(
-        "digits",
-        "digits",
-        {"hidden": 4, "num_samples": 300, "l2": 0.001},
-        {"num_samples": 100},
-        "random",
-        eps=0.03,
-        gamma=0.03,
-        max_steps=4000,
-        budget=8_000.0,
-    ),
-    Family(
-        "factorization",
-        "factorization",
-        {"size": 12, "rank": 3},
-        {"size": 5, "rank": 2},
-        "random",
-        eps=0.05,
-        gamma=0.5,
-        max_steps=4000,
-    ),
-    Family(
-        "phase-retrieval",
-        "phase-retrieval",
-        {"dim": 16, "num_samples": 320},
-        {"dim": 4, "num_samples": 80},
-        "random",
-        eps=0.05,
-        gamma=0.5,
-        max_steps=2000,
-    ),
-    Family(
-        "robust-regression",
-        "robust-regression",
-        {"dim": 20, "num_samples": 400},
-        {"dim": 5, "num_samples": 100},
-        "random",
-        eps=0.02,
-        gamma=0.1,
-        max_steps=2000,
-    ),
-    Family(
-        "mixture",
-        "mixture",
-        {"dim": 20, "num_samples": 800},
-        {"dim": 5, "num_samples": 200},
-        "random",
-        eps=0.02,
-        gamma=0.5,
-        max_steps=2000,
-    ),
-)
+    Family("digits", "digits",
+           {"hidden": 4, "num_samples": 300, "l2": 0.001}, {"num_samples": 100}, "random",
+           eps=0.03, gamma=0.03, max_steps=4000, budget=8_000.0),
+    Family("factorization", "factorization",
+           {"size": 12, "rank": 3}, {"size": 5, "rank": 2}, "random",
+           eps=0.05, gamma=0.5, max_steps=4000),
+    Family("phase-retrieval", "phase-retrieval",
+           {"dim": 16, "num_samples": 320}, {"dim": 4, "num_samples": 80}, "random",
+           eps=0.05, gamma=0.5, max_steps=2000),
+    Family("robust-regression", "robust-regression",
+           {"dim": 20, "num_samples": 400}, {"dim": 5, "num_samples": 100}, "random",
+           eps=0.02, gamma=0.1, max_steps=2000),
+    Family("mixture", "mixture",
+           {"dim": 20, "num_samples": 800}, {"dim": 5, "num_samples": 200}, "random",
+           eps=0.02, gamma=0.5, max_steps=2000),
+)  # fmt: skip
 FAMILIES = (SADDLE, OCTOPUS, *REALISTIC)
 
 # The octopus of Du et al.: steps of 1/(4 L), kicks of e/100 where the gradient is below e/100.

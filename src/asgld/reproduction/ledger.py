@@ -18,14 +18,17 @@ without which nothing of the claim is left (core), and what it says beyond that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asgld.reproduction.runner import Outcomes
 from asgld.theory.published import VERDICTS
 
-__all__ = ["VERDICTS", "Check", "Claim", "Finding", "at_least", "at_most", "between", "judge"]
+__all__ = [
+    "VERDICTS", "Check", "Checks", "Claim", "Finding", "at_least", "at_most", "between", "claim",
+    "judge",
+]  # fmt: skip
 
 Estimate = Mapping[str, float]
 
@@ -41,6 +44,9 @@ class Check:
     asked: str
     passed: bool | None
     core: bool = True
+
+
+Checks = Iterator[Check]
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,16 @@ class Claim:
     says: str
     where: str
     experiments: tuple[str, ...]
-    checks: Callable[[Outcomes], Iterable[Check]]
+    checks: Callable[[Outcomes], Checks]
     note: str = ""
     item: str = ""
+
+
+def claim(
+    name: str, says: str, where: str, *experiments: str, note: str = "", item: str = ""
+) -> Callable[[Callable[[Outcomes], Checks]], Claim]:
+    """Turn the function that checks a claim into the claim; see :class:`Claim`."""
+    return lambda checks: Claim(name, says, where, experiments, checks, note, item)
 
 
 @dataclass(frozen=True)

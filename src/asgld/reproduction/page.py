@@ -31,6 +31,7 @@ _CLASSES = {
     "refuted": "refuted",
     "not testable": "untestable",
 }
+_LONG = 24  # characters of a cell beyond which it gets a wide column
 _MARKS = {True: "yes", False: "no", None: "open"}
 
 
@@ -144,7 +145,7 @@ verdict</a>. <span class="verdict holds">holds</span>: all checks pass.
 <span class="verdict correction">holds with correction</span>: its core does, a detail does not.
 <span class="verdict unsupported">not supported</span>: the numbers leave it open.
 <span class="verdict refuted">refuted</span>: a core check fails.
-<span class="verdict untestable">not testable</span>: nothing could be measured.</p>
+<span class="verdict untestable">not testable</span>: no number speaks for or against it.</p>
 {_table_html(names, rows, "Select a heading to sort.")}
 </section>"""
 
@@ -269,7 +270,7 @@ def _figure(picture: Picture, drawing: str, command: str) -> str:
 <div class="{kind}" tabindex="0" role="group" aria-label="{_text(picture.title)}">{drawing}</div>
 <figcaption>{_text(picture.caption)} <span class="muted">Files:
 <a href="figures/{picture.name}.svg">SVG</a>, <a href="figures/{picture.name}.pdf">PDF</a>, by
-<code>{command}</code>.</span></figcaption>
+<code>{command}</code></span></figcaption>
 </figure>"""
 
 
@@ -309,10 +310,12 @@ def _data_table(table: Table, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _value_cell(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _cell(_text(value))
+        return _cell(_text(value), "says" if len(str(value)) > _LONG else "")
     if isinstance(value, float) and math.isnan(value):
         return _cell("", "n")
-    return _cell(format_number(value), "n", value)
+    # three digits of thousands are no shorter than all
+    is_large = isinstance(value, float) and 1e3 <= abs(value) < 1e6
+    return _cell(format_number(round(value) if is_large else value), "n", value)
 
 
 def _table_html(names: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
@@ -350,10 +353,12 @@ def _about(outcomes: Outcomes, context: Context) -> str:
         ("its sweeps", f"{size.sweep[0]} data sets, {size.sweep[1]:,} steps"),
         ("exponents", f"{size.chains} chains, {size.steps:,} steps"),
         ("maps over (alpha, beta)", f"{size.chains} chains, {size.grid:,} steps"),
+        ("saddle to minimum", f"{size.chains} chains, up to {size.minima:,} steps"),
         ("escapes", f"{size.escapes} chains, d = {', '.join(map(str, size.dims))}"),
         ("seeds", "0 everywhere; data set r of the study is drawn with seed r"),
     ]
     times = [(name, f"{outcome.seconds:.1f}") for name, outcome in outcomes.items()]
+    times.append(("all", f"{sum(outcome.seconds for outcome in outcomes.values()):.1f}"))
     return f"""<section id="about" aria-labelledby="about-title">
 <h2 id="about-title">Settings, machine, times</h2>
 <p>In the study the variable is z = log x, lr = 0.1, sigma = 0.1, delta = 0.01, D starts at 1, x at
@@ -395,13 +400,13 @@ def markdown(findings: Sequence[Finding], size: str) -> str:
     lines = [
         "# The paper, claim by claim",
         "",
-        "<!-- Written by `asgld reproduce`; edit src/asgld/reproduction/claims.py instead. -->",
+        "<!-- Written by `asgld reproduce`; edit src/asgld/reproduction/claims instead. -->",
         "",
         "*For readers of the paper who want to know what of it can be relied on.*",
         "",
         "What Sang and Liu claim, and what the optimizers of this library do. `asgld reproduce` "
         "measures every claim anew and writes this page and a report with all figures; no verdict "
-        f"is typed in. Size of the run behind this page: {size}. {counts}.",
+        f"is typed in. The run behind this page: `asgld reproduce --size {size}`. {counts}.",
         "",
         "A verdict follows from checks of a number and its 95 % interval. *Refuted*: a check fails "
         "without which nothing of the claim is left. *Not supported*: it stays open. *Holds with "

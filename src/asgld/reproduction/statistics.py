@@ -14,7 +14,7 @@ from asgld.sweep.survival import fit_slope
 
 __all__ = [
     "crossing_slope", "earlier", "mean", "mean_difference", "median", "misfit", "ratio_of_means",
-    "ratio_of_medians", "share", "time_slope",
+    "ratio_of_medians", "scaled", "share", "time_slope",
 ]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
@@ -66,6 +66,12 @@ def median(values: Sequence[float]) -> Estimate:
 def mean_difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """Mean of paired differences, by the normal law."""
     return mean(np.asarray(first) - np.asarray(second))
+
+
+def scaled(of: Estimate, by: float) -> Estimate:
+    """A multiple of a number; a negative one turns its interval round."""
+    ends = (by * of["low"], by * of["high"])
+    return {"value": by * of["value"], "low": min(ends), "high": max(ends)}
 
 
 def time_slope(x: Sequence[float], times: Sequence[Sequence[float]], *, log: bool) -> Estimate:

@@ -11,7 +11,7 @@ import numpy as np
 from asgld.experiments import minima
 from asgld.reproduction.rows import as_records
 from asgld.reproduction.runner import Outcomes
-from asgld.reproduction.statistics import median
+from asgld.reproduction.statistics import Estimate, median
 
 Row = dict[str, Any]
 _ALL_EPS = sorted({*minima.FAST, *minima.SLOW}, reverse=True)
@@ -101,13 +101,15 @@ def _features(o: Outcomes) -> list[Row]:
     ]
 
 
+def _with_interval(name: str, of: Estimate) -> Row:
+    return {name: of["value"], "low": of["low"], "high": of["high"]}
+
+
 def _exponents(o: Outcomes) -> list[Row]:
     return [
         {
             "case": v["label"],
-            "last": v["last"]["value"],
-            "low": v["last"]["low"],
-            "high": v["last"]["high"],
+            **_with_interval("last", v["last"]),
             "weighted average": v["average"]["value"],
             "published": v["published"],
             "corrected": v["corrected"],
@@ -122,9 +124,7 @@ def _delta(o: Outcomes) -> list[Row]:
             "alpha": v["alpha"],
             "beta": v["beta"],
             "delta": v["delta"],
-            "exponent": v["last"]["value"],
-            "low": v["last"]["low"],
-            "high": v["last"]["high"],
+            **_with_interval("exponent", v["last"]),
             "if delta feeds D": v["with_delta"],
             "if it does not": v["without_delta"],
         }

@@ -25,9 +25,9 @@ from asgld.sweep.engine import run_tasks
 
 @dataclass(frozen=True)
 class _Drawing:
-    """A figure to draw, in whatever process."""
+    """A figure to draw, in whatever process, and no more than it reads."""
 
-    picture: Picture
+    name: str
     outcomes: Outcomes
 
 
@@ -45,7 +45,7 @@ def write(
     chosen = [p for p in PICTURES if p.experiment in outcomes]
     drawings = {}
     for done, (i, drawn) in enumerate(
-        run_tasks(_draw, [_Drawing(p, _needed(p, outcomes)) for p in chosen], jobs), start=1
+        run_tasks(_draw, [_drawing(p, outcomes) for p in chosen], jobs), start=1
     ):
         if "error" in drawn:
             drawings[chosen[i].name] = page.failure(drawn["error"].decode())
@@ -69,16 +69,16 @@ def write(
     return path, findings
 
 
-def _needed(picture: Picture, outcomes: Outcomes) -> Outcomes:
-    """What a figure reads, so that no more is sent to another process."""
-    names = {picture.experiment, "region"} if picture.name == "front" else {picture.experiment}
-    return {name: outcome for name, outcome in outcomes.items() if name in names}
+def _drawing(picture: Picture, outcomes: Outcomes) -> _Drawing:
+    needed = (picture.experiment, *picture.also)
+    return _Drawing(picture.name, {name: outcomes[name] for name in needed if name in outcomes})
 
 
 def _draw(drawing: _Drawing) -> dict[str, bytes]:
     """SVG and PDF; the reason where it cannot be drawn, as for an incomplete experiment."""
+    (picture,) = (p for p in PICTURES if p.name == drawing.name)
     try:
-        return drawing.picture.render(drawing.outcomes)
+        return picture.render(drawing.outcomes)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}".encode()}
 
