@@ -9,6 +9,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,19 @@ def summarize(times: list[float]) -> dict[str, float]:
     }
 
 
+def run_tasks(
+    call: Callable[..., list[dict[str, Any]]], tasks: list[tuple[Any, ...]], *, in_place: bool
+) -> list[dict[str, Any]]:
+    """All rows of call(*task), in the order of the tasks: in this process, or one per core."""
+    if in_place:
+        return [row for task in tasks for row in call(*task)]
+    with ProcessPoolExecutor(
+        mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        waiting = [pool.submit(call, *task) for task in tasks]
+        return [row for future in waiting for row in future.result()]
+
+
 def environment() -> dict[str, str]:
     """Hardware, versions and command: part of every row."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
@@ -76,8 +91,12 @@ def _processor() -> str:
 
 
 def write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write the rows, each with the environment, in one piece: a reader never sees half a file."""
-    rows = [{**row, **environment()} for row in rows]
+    """Write the rows, each with the environment, in one piece: a reader never sees half a file.
+
+    A row that has an environment, since it was read from a file, keeps its own.
+    """
+    here = environment()
+    rows = [row | {name: value for name, value in here.items() if name not in row} for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", newline="") as file:
@@ -85,3 +104,13 @@ def write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
         writer.writeheader()
         writer.writerows(rows)
     os.replace(temporary, path)
+
+
+def merge_csv(path: Path, rows: Iterable[dict[str, Any]], keys: Iterable[str]) -> None:
+    """Write the rows and those that the file has already, except where all keys are equal."""
+    keys, kept = list(keys), []
+    if path.exists():
+        with path.open(newline="") as file:
+            kept = list(csv.DictReader(file))
+    merged = {tuple(str(row[key]) for key in keys): row for row in [*kept, *rows]}
+    write_csv(path, merged.values())

@@ -10,30 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from measure import RESULTS
+from training_saddles import median_interval
 
 Rows = list[dict[str, str]]
 COLORS = {
     "AdamW": "#08519c", "NetworkASGLD": "#d94801", "NetworkASGLD, no noise": "#fdae6b",
-    "Adagrad": "#756bb1", "ASG, calibrated": "#31a354", "ASGLD, calibrated": "#006d2c",
-    "PSGLD": "#e7298a", "SGD, momentum": "#636363", "SGLD": "#bdbdbd",
+    "NetworkASGLD, clip 1/4": "#a63603", "Adagrad": "#756bb1", "ASGLD, calibrated": "#006d2c",
+    "ASG, calibrated": "#74c476", "ASG, calibrated, one scale": "#a1d99b",
+    "ASG, calibrated, no clip": "#c7e9c0", "PSGLD": "#e7298a", "pSGLD of devinterp": "#f7a8cf",
+    "SGD, momentum": "#636363", "SGLD": "#a6a6a6", "ASGLD": "#41ab5d",
 }  # fmt: skip
+EXACT, NEAR = "#d94801", "#08519c"
+# Columns of a median and its interval.
+SPREAD = ("steps_median", "steps_low", "steps_high")
 
 
-def read(name: str) -> Rows:
-    with (RESULTS / f"training_{name}.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def draw(folder: Path) -> None:
+def draw(folder: Path, results: Path = RESULTS) -> None:
     """Write all figures as PNG and SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
+    # Ids that are the same each time, so that a figure changes only with its data.
+    matplotlib.rcParams["svg.hashsalt"] = "asgld"
     folder.mkdir(parents=True, exist_ok=True)
+    saddles = read(results, "saddles")
     figures = {
-        "gpt": gpt_figure(read("gpt")),
-        "saddles": saddle_figure(read("saddles")),
-        "few-data": few_data_figure(read("few_data")),
+        "gpt": gpt_figure(read(results, "gpt")),
+        "saddles": saddle_figure(saddles),
+        "saddles-lr": saddle_rates_figure(saddles),
+        "few-data": few_data_figure(read(results, "few_data")),
     }
     for name, figure in figures.items():
         for kind in ("png", "svg"):
@@ -42,89 +47,169 @@ def draw(folder: Path) -> None:
         print(f"{folder.name}/{name}")
 
 
-def gpt_figure(rows: Rows) -> Any:
-    """Validation loss at the end against lr: median and range of the seeds."""
+def read(results: Path, name: str) -> Rows:
+    with (results / f"training_{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def in_order(rows: Rows, column: str) -> list[str]:
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def canvas(width: float, height: float, panels: int, **options: Any) -> tuple[Any, list[Any]]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False, **options)[0])
+    for panel in axes:
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def gpt_figure(rows: Rows) -> Any:
+    """Validation loss at the end against lr: median and range of the seeds."""
+    column = [name for name in rows[0] if name.startswith("loss_")][-1]
+    figure, panels = canvas(12, 5, 2, sharey=True)
+    medians: dict[tuple[str, str], dict[float, float]] = {}
     for panel, schedule in zip(panels, ("constant", "warm-up and cosine"), strict=True):
-        found: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for row in rows:
-            if row["schedule"] == schedule:
-                found[row["optimizer"]][float(row["lr"])].append(float(row["loss_1000"]))
         for name, color in COLORS.items():
-            rates = [lr for lr in sorted(found[name]) if all(map(math.isfinite, found[name][lr]))]
+            found: dict[float, list[float]] = defaultdict(list)
+            for row in rows:
+                if (row["schedule"], row["optimizer"]) == (schedule, name):
+                    found[float(row["lr"])].append(float(row[column]))
+            rates = [lr for lr in sorted(found) if all(map(math.isfinite, found[lr]))]
             if not rates:
                 continue
-            middle = [statistics.median(found[name][lr]) for lr in rates]
-            panel.plot(rates, middle, "o-", color=color, label=name, markersize=4)
-            low, high = ([f(found[name][lr]) for lr in rates] for f in (min, max))
+            middle = [statistics.median(found[lr]) for lr in rates]
+            medians[name, schedule] = dict(zip(rates, middle, strict=True))
+            # Dashed, so that the same rule with noise shows below it.
+            style = "o--" if name.endswith("no noise") else "o-"
+            panel.plot(rates, middle, style, color=color, label=name, markersize=4)
+            low, high = ([f(found[lr]) for lr in rates] for f in (min, max))
             panel.fill_between(rates, low, high, color=color, alpha=0.15, linewidth=0)
+            best = min(rates, key=medians[name, schedule].__getitem__)
+            panel.plot(best, medians[name, schedule][best], "o", color=color, markersize=8)
         panel.set(xscale="log", xlabel="lr", title=f"lr {schedule}")
-        panel.grid(alpha=0.3)
-    panels[0].set(ylabel="validation loss after 1,000 steps (nats per byte)", ylim=(1.4, 3.0))
-    panels[0].legend(fontsize=8)
+    bests = [min(losses.values()) for losses in medians.values()]
+    steps = int(column.removeprefix("loss_"))
+    panels[0].set(
+        ylabel=f"validation loss after {steps:,} steps (nats per byte)",
+        ylim=(min(bests) - 0.05, max(bests) + 0.4),
+    )
+    for panel, schedule in zip(panels, ("constant", "warm-up and cosine"), strict=True):
+        shown = [
+            (min(medians[name, schedule].values()), line, name)
+            for line, name in zip(*panel.get_legend_handles_labels(), strict=True)
+        ]
+        shown.sort(key=lambda entry: entry[0])
+        panel.legend(
+            [line for _, line, _ in shown], [f"{loss:.3f}  {name}" for loss, _, name in shown],
+            fontsize=8, title="median at the best lr", title_fontsize=8, loc="upper left",
+            bbox_to_anchor=(1.0, 1.0), frameon=False,
+        )  # fmt: skip
     return figure
 
 
 def saddle_figure(rows: Rows) -> Any:
     """Median steps to leave the saddle at the best lr, with the interval of the median."""
-    from matplotlib.figure import Figure
-
-    problems = list(dict.fromkeys(row["problem"] for row in rows))
-    names = list(dict.fromkeys(row["optimizer"] for row in rows))
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
-    panels = figure.subplots(1, len(problems), sharey=True)
+    problems, names = in_order(rows, "problem"), in_order(rows, "optimizer")
+    figure, panels = canvas(13, 5, len(problems), sharey=True, sharex=True)
     for panel, problem in zip(panels, problems, strict=True):
-        for start, color, shift in (
-            ("exact saddle", "#d94801", -0.15),
-            ("1e-3 from it", "#08519c", 0.15),
-        ):
-            for i, name in enumerate(names):
-                row = best(rows, problem, start, name)
-                middle, low, high = (float(row[f"steps_{k}"]) for k in ("median", "low", "high"))
-                if math.isfinite(middle):
-                    end = high if math.isfinite(high) else middle
-                    panel.plot([low, end], [i + shift] * 2, color=color, linewidth=2)
-                    panel.plot(middle, i + shift, "o", color=color,
-                               label=start if i == names.index("SGLD") else None)  # fmt: skip
-                else:
-                    panel.text(900, i + shift, "stays", color=color, fontsize=7, va="center")
-        panel.set(xscale="log", xlim=(1, 3000), title=problem, xlabel="steps")
-        panel.grid(alpha=0.3)
+        starts = in_order([row for row in rows if row["problem"] == problem], "start")
+        for start, color, shift in zip(starts, (EXACT, NEAR), (-0.16, 0.16), strict=True):
+            for row in best_rows(rows, problem, start):
+                y = names.index(row["optimizer"]) + shift
+                middle, low, high = (float(row[column]) for column in SPREAD)
+                if not math.isfinite(middle):
+                    kind = "stays" if row["left"] == "0" else f"{row['left']} of {row['replicas']}"
+                    panel.text(0.97, y, kind, color=color, fontsize=8, va="center", ha="right",
+                               transform=panel.get_yaxis_transform())  # fmt: skip
+                    continue
+                panel.plot([low, high], [y, y], color=color, linewidth=2, solid_capstyle="round")
+                panel.plot(middle, y, "o", color=color, markersize=5)
+                panel.annotate(f"{middle:g}", (high, y), (5, 0), textcoords="offset points",
+                               color=color, fontsize=7, va="center")  # fmt: skip
+            panel.plot([], [], "o-", color=color, label=start)
+        panel.set(xscale="log", title=problem, xlabel="steps until it has left")
+        plain_ticks(panel.xaxis)
+        panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False)
+    # Room for the number beside the slowest.
+    ends = [float(row["steps_high"]) for row in rows if row["is_best"] == "True"]
+    panels[0].set(xlim=(0.8, 2.5 * max(filter(math.isfinite, ends))))
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
-    panels[-1].legend(fontsize=8, loc="lower right")
     return figure
 
 
-def best(rows: Rows, problem: str, start: str, name: str) -> dict[str, str]:
-    """The lr at which most replicas left, and among those the soonest."""
-    found = [
-        r for r in rows if (r["problem"], r["start"], r["optimizer"]) == (problem, start, name)
-    ]
-    return min(found, key=lambda r: (-int(r["left"]), float(r["steps_median"])))
+def best_rows(rows: Rows, problem: str, start: str) -> Rows:
+    wanted = (problem, start, "True")
+    return [row for row in rows if (row["problem"], row["start"], row["is_best"]) == wanted]
+
+
+def saddle_rates_figure(rows: Rows) -> Any:
+    """Steps to leave the exact saddle against the size of the first step, for rules that move by a
+    multiple of the gradient; a line ends with the largest at which all replicas leave."""
+    problems = in_order(rows, "problem")
+    figure, panels = canvas(13, 3.8, len(problems), sharey=True)
+    for panel, problem in zip(panels, problems, strict=True):
+        for name, style in (("ASGLD, calibrated", "o-"), ("ASGLD", "o-"), ("SGLD", "k--")):
+            wanted = (problem, "exact saddle", name)
+            found = [
+                (float(row["step_size"]), *(float(row[column]) for column in SPREAD))
+                for row in rows
+                if (row["problem"], row["start"], row["optimizer"]) == wanted
+                and row["left"] == row["replicas"]
+            ]
+            if not found:
+                continue
+            sizes, middle, low, high = zip(*found, strict=True)
+            (line,) = panel.plot(sizes, middle, style, markersize=3, label=name)
+            line.set_color("black" if name == "SGLD" else COLORS[name])
+            panel.fill_between(sizes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+            panel.plot(sizes[-1], middle[-1], "D", color=line.get_color(), markersize=6)
+        panel.set(xscale="log", yscale="log", title=problem, xlabel="first step / gradient")
+        plain_ticks(panel.xaxis)
+    plain_ticks(panels[0].yaxis)
+    panels[0].set(ylabel="median steps until it has left")
+    panels[0].legend(fontsize=8)
+    return figure
+
+
+def plain_ticks(axis: Any) -> None:
+    """Ticks of a logarithmic axis at 1, 3, 10, ..., written out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def few_data_figure(rows: Rows) -> Any:
-    """Test loss at the best lr, over seeds."""
-    from matplotlib.figure import Figure
-
-    sizes = list(dict.fromkeys(row["train_size"] for row in rows))
-    names = list(dict.fromkeys(row["optimizer"] for row in rows))
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    for panel, size in zip(figure.subplots(1, len(sizes)), sizes, strict=True):
-        samples = []
-        for name in names:
-            of_rate: dict[str, list[float]] = defaultdict(list)
-            for row in rows:
-                if row["train_size"] == size and row["optimizer"] == name:
-                    of_rate[row["lr"]].append(float(row["test_loss"]))
-            samples.append(min(of_rate.values(), key=statistics.median))
-        panel.boxplot(samples, orientation="horizontal", widths=0.6)
-        panel.set_yticks(range(1, len(names) + 1), names, fontsize=8)
-        panel.invert_yaxis()
-        panel.set(title=f"{size} training samples", xlabel="test loss")
-        panel.grid(alpha=0.3, axis="x")
+    """Test loss at the best lr: median over seeds, its interval, and the seeds themselves."""
+    sizes, names = in_order(rows, "train_size"), in_order(rows, "optimizer")
+    figure, panels = canvas(12, 4.6, len(sizes), sharey=True)
+    for panel, size in zip(panels, sizes, strict=True):
+        for i, name in enumerate(names):
+            losses = best_losses(rows, size, name)
+            color = EXACT if name.startswith("NetworkASGLD") else NEAR
+            panel.plot(losses, [i] * len(losses), "|", color=color, alpha=0.35, markersize=8)
+            low, high = median_interval(losses)
+            middle = statistics.median(losses)
+            panel.plot([low, high], [i, i], color=color, linewidth=3, solid_capstyle="round")
+            panel.plot(middle, i, "o", color=color, markersize=6)
+            panel.annotate(f"{middle:.3f}", (middle, i), (0, 6), textcoords="offset points",
+                           color=color, fontsize=8, ha="center")  # fmt: skip
+        panel.set(title=f"{size} training samples", xlabel="test loss (nats)")
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.5, -0.7)
     return figure
+
+
+def best_losses(rows: Rows, size: str, name: str) -> list[float]:
+    """Test losses of all seeds at the lr with the lowest median."""
+    of_rate: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if (row["train_size"], row["optimizer"]) == (size, name):
+            of_rate[row["lr"]].append(float(row["test_loss"]))
+    return min(of_rate.values(), key=statistics.median)

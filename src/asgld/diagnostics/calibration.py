@@ -248,36 +248,41 @@ def groups_from_gradients(
     lr: float,
     alpha: float = 1.0,
     beta: float = 1.0,
-    warmup: float = 100.0,
+    warmup: float = 1.0,
+    clip: float | None = 0.0,
     noise: float = 0.1,
-    per_tensor: bool = False,
+    per_tensor: bool = True,
 ) -> list[dict[str, Any]]:
     r"""Parameter groups for :class:`asgld.ASGLD` scaled to the gradients that parameters now have.
 
     .. math::
-        d_\mathrm{init} = w\,\overline{g^2}, \quad \delta = d_\mathrm{init} / 100, \quad
+        d_\mathrm{init} = w\,\overline{g^2}, \quad \delta = d_\mathrm{init} / 10^4, \quad
         \sqrt{2\,\mathrm{lr}}\; d_\mathrm{init}^{-\beta/2} \sigma
         = \nu\; \mathrm{lr}\; d_\mathrm{init}^{-\alpha/2} \sqrt{\overline{g^2}}
 
-    D begins as if w such gradients had been seen, which is a warm-up: with w = 1 the first steps
-    tear a network's initialization apart. The first noise step is nu times a gradient step. Call it
-    after one backward pass. Gradients of DDP are the same on all ranks and those of FSDP2 or tensor
-    parallelism are reduced, so all ranks get the same groups.
+    D begins as if w such gradients had been seen. D lags by a step, so that a gradient far above
+    all before it would move its coordinate far; the clip bounds every scaled gradient by
+    ``k ** clip``, as Adagrad's are bounded by one. Without it (``clip=None``), D needs a warm-up of
+    100 or more, or the first steps tear a network's initialization apart. The first noise step is
+    nu times a gradient step. Call it after one backward pass. Gradients of DDP are the same on all
+    ranks and those of FSDP2 or tensor parallelism are reduced, so all ranks get the same groups.
 
     Args:
         params: parameters, or pairs of name and parameter, with gradients.
         lr, alpha, beta: as for the optimizer.
         warmup: w.
+        clip: as for the optimizer.
         noise: nu; 0 for none.
-        per_tensor: one group per tensor, scaled to its own gradient, not one for all.
+        per_tensor: one group per tensor, scaled to its own gradient, not one for all, which is a
+            launch per tensor.
 
     Example:
         >>> import torch, asgld
         >>> model = torch.nn.Linear(3, 1)
         >>> model(torch.ones(3)).sum().backward()
         >>> groups = groups_from_gradients(model.named_parameters(), lr=1e-2)
-        >>> groups[0]["d_init"]                          # all gradients are one here
-        100.0
+        >>> [group["d_init"] for group in groups]        # all gradients are one here
+        [1.0, 1.0]
         >>> optimizer = asgld.ASGLD(groups, lr=1e-2)
     """
     entries: list[Any] = list(params)
@@ -294,14 +299,14 @@ def groups_from_gradients(
             raise ValueError(f"params[{i}] has no gradient: run one backward pass before this")
     squares = [_square(p.grad) for p in tensors if p.grad is not None]
     members = [[i] for i in range(len(entries))] if per_tensor else [list(range(len(entries)))]
+    overall = sum(squares) / max(sum(p.numel() for p in tensors), 1)
+    if overall == 0.0:
+        raise ValueError("all gradients are zero: at a critical point they say nothing of scale")
     groups = []
     for group in members:
         count = sum(tensors[i].numel() for i in group)
-        mean_square = sum(squares[i] for i in group) / max(count, 1)
-        if mean_square == 0.0:
-            raise ValueError(
-                "all gradients are zero: at a critical point they say nothing of scale"
-            )
+        # A tensor whose gradient happens to be zero takes the scale of all.
+        mean_square = sum(squares[i] for i in group) / max(count, 1) or overall
         d_init = warmup * mean_square
         sigma = noise * math.sqrt(lr * mean_square / 2.0) * d_init ** ((beta - alpha) / 2.0)
         groups.append(
@@ -311,8 +316,9 @@ def groups_from_gradients(
                 "alpha": alpha,
                 "beta": beta,
                 "sigma": sigma,
-                "delta": d_init / 100.0,
+                "delta": d_init / 1e4,
                 "d_init": d_init,
+                "clip": clip,
             }
         )
     return groups
