@@ -47,8 +47,12 @@ typedef struct {
     int64_t planned_step; /* that `wide` is planned for; -1 for none */
 } step_plan;
 
+static int draws(const options *o) {
+    return o->sigma != 0.0 && o->lr != 0.0 && o->beta < INFINITY;
+}
+
 static void plan_step(step_plan *p, const options *o) {
-    int has_noise = o->sigma != 0.0 && o->lr != 0.0 && o->beta < INFINITY;
+    int has_noise = draws(o);
     double lr = o->maximize ? -o->lr : o->lr;
     double noise = has_noise ? sqrt(2.0 * o->lr) * o->sigma : 0.0;
     double ratio = has_noise ? noise / lr : 0.0, keep = 1.0 - o->lr * o->weight_decay;
@@ -275,6 +279,15 @@ static void update_range(step_plan *p, const tensor *tensors, int64_t from, int6
 /* A chunk is worth the time of handing it out; below the smallest a second thread does not pay. */
 enum { CHUNK = 1 << 15, SMALLEST = 1 << 13 };
 
+/* Where noise is drawn, arithmetic sets the pace, and small chunks let a thread that is held up do
+ * less. Without noise memory does, and serves one long stream per thread best. */
+static int64_t chunk_of(int64_t total, const options *o) {
+    int64_t pieces = draws(o) ? 8 * o->threads : o->threads;
+    int64_t chunk = (total + pieces * BLOCK - 1) / (pieces * BLOCK) * BLOCK;
+    if (draws(o) && chunk > CHUNK) chunk = CHUNK;
+    return chunk < SMALLEST ? SMALLEST : chunk;
+}
+
 static void update_all(const tensor *tensors, int64_t total, const options *o) {
     if (o->threads == 1 || total <= 2 * SMALLEST) {
         step_plan p;
@@ -282,8 +295,7 @@ static void update_all(const tensor *tensors, int64_t total, const options *o) {
         update_range(&p, tensors, 0, total);
         return;
     }
-    int64_t chunk = total / (8 * o->threads) / BLOCK * BLOCK;
-    chunk = chunk < SMALLEST ? SMALLEST : chunk > CHUNK ? CHUNK : chunk;
+    const int64_t chunk = chunk_of(total, o);
 #pragma omp parallel num_threads(o->threads)
     {
         step_plan p;

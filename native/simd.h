@@ -19,6 +19,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 128")
+#define UNROLL_BY_4 _Pragma("GCC unroll 4")
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define LANES 16

@@ -213,7 +213,7 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
 /* Without noise nothing is drawn, and memory, not arithmetic, sets the pace. */
 INLINE void update_quiet(int alpha, const rule *given, place at, int64_t count) {
     const rule copy = *given, *k = &copy; /* which no store into a tensor can alias */
-    for (int64_t i = 0; i < count; i += LANES) {
+    UNROLL_BY_4 for (int64_t i = 0; i < count; i += LANES) {
         f32v sum = load(at.sum + i), grad = load(at.grad + i), x = load(at.param + i);
         f32v d = sum + k->shift, drift = d;
         if (alpha == GENERAL) {

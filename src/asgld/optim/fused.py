@@ -224,13 +224,13 @@ class Plan:
             return None
         # That a gradient has its parameter's shape, dtype and device, torch sees to.
         params: Any = self._owners
-        grads: Any = [p.grad for p in params]
+        grads: Any = _gradients_of_shards(params) if self._shards else [p.grad for p in params]
         try:
             if self._shards:
                 # Lists do not ask objects that are the same, as FSDP's are at every step.
                 if _specs(grads, self._shards) != self._specs:
                     return None
-                params, grads = _held(params), _held(grads)
+                params, grads = _held(params, self._shards), _held(grads, self._shards)
             addresses = list(map(Tensor.data_ptr, grads))
             fits = (
                 list(map(Tensor.data_ptr, params)) == self._addresses
@@ -270,9 +270,20 @@ def _specs(tensors: Sequence[Any], shards: Sequence[int]) -> list[Any]:
     return [tensors[i]._spec for i in shards]
 
 
-def _held(tensors: list[Any]) -> list[Any]:
+def _gradients_of_shards(params: Sequence[Tensor]) -> list[Tensor | None]:
+    # torch would ask the class of each whether it has a way of its own; DTensor has none.
+    with torch._C.DisableTorchFunctionSubclass():
+        return [p.grad for p in params]
+
+
+def _held(tensors: list[Any], shards: Sequence[int]) -> list[Any]:
     """What this process holds of DTensors; to_local() would build autograd nodes around it."""
-    return [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    if len(shards) == len(tensors):
+        return [tensor._local_tensor for tensor in tensors]
+    held = list(tensors)
+    for i in shards:
+        held[i] = held[i]._local_tensor
+    return held
 
 
 def _settings(group: dict[str, Any]) -> tuple[Any, ...]:
