@@ -1,14 +1,16 @@
 """Install the built packages in empty environments, use them, and print a table.
 
     make dist && python .ci/packages.py [--python 3.11 3.12 3.13] [--extra none scipy ... all]
+        [--patience SECONDS]
 
 Two wheels come from the source archive: one made with a C compiler, one where the compiler fails,
 as on a machine that has none. Each is installed without extras, with each extra alone, and with
 all, on every version of Python that is found.
 
-torch alone is half a gigabyte, so dependencies are installed once per version, with
-constraints.txt; each environment then gets links to what the wheel's metadata asks for, and to
-nothing else. For the version that runs this script, they are in its own environment already.
+torch is gigabytes where an index has it for GPUs only, so dependencies are installed once per
+version, with constraints.txt; each environment then gets links to what the wheel's metadata asks
+for, and to nothing else. For the version that runs this script, they are in its own environment
+already. A version whose interpreter or dependencies cannot be had gets a row that says why.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import email
 import importlib.metadata
+import itertools
 import json
 import os
 import shutil
@@ -26,6 +29,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,9 +40,6 @@ ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 VERSIONS = ("3.11", "3.12", "3.13")
 THIS_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-# Seconds to wait for the dependencies of another version: torch for GPUs is several gigabytes.
-PATIENCE = 900
 
 # What a source archive must not pick up.
 STRAYS = {".venv", "site-packages", "__pycache__", "build", "dist", "site"}
@@ -199,43 +200,41 @@ def find_interpreter(version: str) -> str | None:
     return None
 
 
-def make_store(version: str, wheel: Path, folder: Path) -> Store | str:
+def make_store(version: str, wheel: Path, folder: Path, patience: float) -> Store | Row:
     """All that the wheel and its extras need, for this version; or why it cannot be had."""
     if version == THIS_VERSION:
         return Store(version, sys.executable, Path(sysconfig.get_paths()["purelib"]))
     interpreter = find_interpreter(version)
     if interpreter is None:
-        return "this interpreter is not here"
+        return Row(version, extras="this interpreter is not here")
     subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)
-    install = [*pip_in(folder), "install", "--quiet", "-c", _portable_constraints(folder)]
-    failure = _failure_of([*install, f"{wheel}[all]"])
+    # Most of what torch brings is never imported here: compiling all of it takes half a minute.
+    install = [*pip_in(folder), "install", "--quiet", "--no-compile"]
+    failure = failure_of([*install, "-c", CONSTRAINTS, f"{wheel}[all]"], patience)
     if not failure:
         return Store(version, interpreter, site_of(folder, version))
+    if "ResolutionImpossible" in failure:  # not the machine's fault, but that of what we ask for
+        return Row(version, problem=failure)
     # No torch for it on this machine. That its syntax is understood is all that can be seen.
-    subprocess.run([*pip_in(folder), "install", "--quiet", "--no-deps", wheel], check=True)
+    subprocess.run([*install, "--no-deps", wheel], check=True)
     compile_all = [folder / "bin" / "python", "-m", "compileall", "-q", "-f"]
     subprocess.run([*compile_all, site_of(folder, version) / "asgld"], check=True)
-    return f"compiles; its dependencies cannot be installed: {failure}"
+    reason = f"compiles; its dependencies cannot be installed: {failure[:120]}"
+    return Row(version, extras=reason)
 
 
-def _failure_of(install: list[str | Path]) -> str:
+def failure_of(install: list[str | Path], patience: float) -> str:
     """Why an installation failed, in a line; empty if it did not."""
     try:
         done = subprocess.run(
-            install, capture_output=True, text=True, check=False, timeout=PATIENCE
+            install, capture_output=True, text=True, check=False, timeout=patience
         )
     except subprocess.TimeoutExpired:
-        return f"they take longer than {PATIENCE} seconds to get here"
+        return f"they take longer than {patience:g} seconds to get here"
+    if done.returncode == 0:
+        return ""
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    return "" if done.returncode == 0 else " ".join(errors)[:120]
-
-
-def _portable_constraints(folder: Path) -> Path:
-    """The constraints less triton's: a build of torch for GPUs brings the triton it wants."""
-    lines = CONSTRAINTS.read_text().splitlines()
-    path = folder / "constraints.txt"
-    path.write_text("\n".join(line for line in lines if not line.startswith("triton==")))
-    return path
+    return " ".join(errors) or f"pip ended with status {done.returncode}"
 
 
 def pip_in(environment: Path) -> list[str | Path]:
@@ -257,7 +256,8 @@ def examine(store: Store, kind: str, wheel: Path, extra: str, folder: Path) -> R
     store.link(wheel, extra, site_of(folder, store.version))
     install = [*pip_in(folder), "install", "--quiet", "--no-index", "--no-deps", wheel]
     subprocess.run(install, check=True)
-    hidden = {"PYTHONPATH", "PYTHONHOME"}
+    # Under the last, each environment would compile all that it imports from the store anew.
+    hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [folder / "bin" / "python", "-c", EXAMINE, json.dumps(PROBES)],
         env={name: value for name, value in os.environ.items() if name not in hidden},
@@ -285,16 +285,33 @@ def examine(store: Store, kind: str, wheel: Path, extra: str, folder: Path) -> R
     return replace(row, step=step, doctor=doctor, extras=extras, problem="\n".join(problems))
 
 
-def examine_all(versions: list[str], extras: list[str], wheels: dict[str, Path]) -> Iterator[Row]:
-    for version in versions:
-        with tempfile.TemporaryDirectory() as folder:
-            store = make_store(version, wheels["compiled"], Path(folder) / "store")
-            if isinstance(store, str):
-                yield Row(version, extras=store)
-                continue
-            for kind, wheel in wheels.items():
-                for extra in extras:
-                    yield examine(store, kind, wheel, extra, Path(folder) / f"{kind}-{extra}")
+def examine_all(
+    versions: list[str], extras: list[str], wheels: dict[str, Path], patience: float
+) -> Iterator[Row]:
+    """Examine one version after the other, while dependencies of those to come are installed."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(max_workers=len(versions)) as installers,
+        ThreadPoolExecutor(max_workers=os.cpu_count()) as examiners,
+    ):
+        folders = {version: Path(folder) / version for version in versions}
+        stores = {
+            version: installers.submit(
+                make_store, version, wheels["compiled"], place / "store", patience
+            )
+            for version, place in folders.items()
+        }
+        for version, place in folders.items():
+            store = stores[version].result()
+            if isinstance(store, Row):
+                yield store
+            else:
+                rows = [
+                    examiners.submit(examine, store, kind, wheel, extra, place / f"{kind}-{extra}")
+                    for (kind, wheel), extra in itertools.product(wheels.items(), extras)
+                ]
+                yield from (row.result() for row in rows)
+            shutil.rmtree(place, ignore_errors=True)  # gigabytes
 
 
 def main() -> None:
@@ -302,6 +319,13 @@ def main() -> None:
     choices = ["none", *PROBES, "all"]
     parser.add_argument("--python", nargs="+", default=list(VERSIONS), metavar="VERSION")
     parser.add_argument("--extra", nargs="+", default=choices, choices=choices)
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=900.0,
+        metavar="SECONDS",
+        help="how long the dependencies of another version may take to install",
+    )
     options = parser.parse_args()
 
     source, wheel = the_one("*.tar.gz", ROOT / "dist"), the_one("*.whl", ROOT / "dist")
@@ -313,13 +337,14 @@ def main() -> None:
     failures = []
     with tempfile.TemporaryDirectory() as folder:
         pure = build_without_compiler(source, Path(folder))
-        for row in examine_all(options.python, options.extra, {"compiled": wheel, "pure": pure}):
+        wheels = {"compiled": wheel, "pure": pure}
+        for row in examine_all(options.python, options.extra, wheels, options.patience):
             columns = (row.python, row.wheel, row.extra, row.step, row.doctor)
             print(form(*columns, "FAILED" if row.problem else row.extras), flush=True)
             if row.problem:
                 failures.append(row)
     for row in failures:
-        print(f"\n{row.python}, {row.wheel} wheel, extra {row.extra}:\n{row.problem}")
+        print(f"\n{row.python} {row.wheel} {row.extra}:\n{row.problem}")
     sys.exit(1 if failures else 0)
 
 

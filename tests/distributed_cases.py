@@ -180,11 +180,15 @@ def _linears(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
-def _tensor_parallel(kind: str, style: Any, mesh: DeviceMesh | None = None) -> nn.Module:
+def _tensor_parallel(kind: str, style: Any, mesh: DeviceMesh) -> nn.Module:
     model = build(kind)
-    if mesh is None:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     return parallelize_module(model, mesh, dict.fromkeys(_linears(model), style))
+
+
+def _tensor(kind: str, style: Any) -> Wrapped:
+    """Tensor parallel over all ranks, each of which sees every sample."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return _data_parallel(_tensor_parallel(kind, style, mesh), 0, 1)
 
 
 def _columns() -> Any:
@@ -268,10 +272,12 @@ LAYOUTS: dict[str, Layout] = {
     "fsdp-offload": Layout(lambda kind: _fsdp(kind, _OFFLOAD)),
     "fsdp-accumulated": Layout(lambda kind: _accumulating(_fsdp(kind))),
     "fsdp-hybrid": Layout(_hybrid),
-    "tensor-rows": Layout(lambda kind: _data_parallel(_tensor_parallel(kind, _rows()), 0, 1)),
-    "tensor-columns": Layout(lambda kind: _data_parallel(_tensor_parallel(kind, _columns()), 0, 1)),
+    "tensor-rows": Layout(lambda kind: _tensor(kind, _rows())),
+    "tensor-rows-empty": Layout(lambda kind: _tensor(kind, _rows()), "empty"),
+    "tensor-columns": Layout(lambda kind: _tensor(kind, _columns())),
     "mesh-rows": Layout(lambda kind: _mesh_2d(kind, _rows())),
     "mesh-columns": Layout(lambda kind: _mesh_2d(kind, _columns())),
+    "mesh-columns-empty": Layout(lambda kind: _mesh_2d(kind, _columns()), "empty"),
     "zero": Layout(lambda kind: _ddp(kind, has_zero=True)),
     "pipeline": Layout(_pipeline),
 }
@@ -318,18 +324,11 @@ def backends_of(preset: str) -> list[str]:
     return [backend for backend in BACKENDS if backend in ("loop", "foreach", best)]
 
 
-def rows_on(world_size: int) -> list[Row]:
-    """Return the whole table for two ranks. On more, every layout meets every backend with ASGLD,
-    and every other preset with the backends in turn."""
-    rows = []
-    for turn, (layout, preset) in enumerate(itertools.product(LAYOUTS, PRESETS)):
-        backends = backends_of(preset)
-        if world_size > 2 and preset != "ASGLD":
-            backends = [backends[turn % len(backends)]]
-        rows += [Row(layout, backend, preset) for backend in backends]
-    return rows
-
-
+ROWS = [
+    Row(layout, backend, preset)
+    for layout, preset in itertools.product(LAYOUTS, PRESETS)
+    for backend in backends_of(preset)
+]
 ROUNDED_ROWS = [Row(layout, b, "ASGLD") for layout in ROUNDED_LAYOUTS for b in BACKENDS]
 
 # ----------------------------------------------------------------------------------------------
@@ -513,7 +512,7 @@ def train_table(rank: int, world_size: int, folder: Path) -> None:
     with process_group(rank, world_size, folder / "rendezvous"):
         mesh = init_device_mesh("cpu", (world_size,))
         outcomes = {
-            "exact": train_rows(LAYOUTS, rows_on(world_size)),
+            "exact": train_rows(LAYOUTS, ROWS),
             "rounded": train_rows(ROUNDED_LAYOUTS, ROUNDED_ROWS),
             "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
         }

@@ -70,6 +70,42 @@ def test_missing_extra_is_named(extra: str) -> None:
     assert f"asgld[{extra}]" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("", ""),
+        ("import time; time.sleep(60)", "they take longer than 0.5 seconds to get here"),
+        ("import sys; sys.exit('ERROR: no such file')", "ERROR: no such file"),
+        ("import sys; sys.exit(3)", "pip ended with status 3"),
+    ],
+)
+def test_installation_that_fails_says_why(code: str, reason: str) -> None:
+    patience = 0.5 if "sleep" in code else 60.0
+    assert PACKAGES.failure_of([sys.executable, "-c", code], patience) == reason
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_ours"),
+    [("ERROR: ResolutionImpossible: for help", True), ("they take longer than 9 seconds", False)],
+)
+def test_contradictory_constraints_fail_and_a_poor_machine_does_not(
+    failure: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+    monkeypatch.setattr(PACKAGES.subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.setattr(PACKAGES, "find_interpreter", lambda _: sys.executable)
+    monkeypatch.setattr(PACKAGES, "failure_of", lambda *_: failure)
+    row = PACKAGES.make_store("3.99", tmp_path / "asgld.whl", tmp_path, 9.0)
+    assert (failure in row.problem) == is_ours
+    assert (failure in row.extras) != is_ours
+    assert any("compileall" in command for command in commands) != is_ours
+
+
+def test_interpreter_that_is_not_here_is_a_row(tmp_path: Path) -> None:
+    row = PACKAGES.make_store("2.99", tmp_path / "asgld.whl", tmp_path, 9.0)
+    assert row == PACKAGES.Row("2.99", extras="this interpreter is not here")
+
+
 def test_version_is_said_once_and_right() -> None:
     assert asgld.__version__ == PROJECT["version"]
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
