@@ -22,6 +22,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -40,6 +41,9 @@ ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 VERSIONS = ("3.11", "3.12", "3.13")
 THIS_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+# Bytes that must be free before gigabytes are fetched, for two versions at a time.
+ROOM = 16e9
 
 # What a source archive must not pick up.
 STRAYS = {".venv", "site-packages", "__pycache__", "build", "dist", "site"}
@@ -207,6 +211,10 @@ def make_store(version: str, wheel: Path, folder: Path, patience: float) -> Stor
     interpreter = find_interpreter(version)
     if interpreter is None:
         return Row(version, extras="this interpreter is not here")
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < ROOM:
+        room = f"{free / 1e9:.0f} GB free of {ROOM / 1e9:.0f}"
+        return Row(version, extras=f"its dependencies need room: {room}")
     subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)
     # Most of what torch brings is never imported here: compiling all of it takes half a minute.
     install = [*pip_in(folder), "install", "--quiet", "--no-compile"]
@@ -225,16 +233,18 @@ def make_store(version: str, wheel: Path, folder: Path, patience: float) -> Stor
 
 def failure_of(install: list[str | Path], patience: float) -> str:
     """Why an installation failed, in a line; empty if it did not."""
+    # A session of its own, so that what pip has started ends with it.
+    pip = subprocess.Popen(install, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        done = subprocess.run(
-            install, capture_output=True, text=True, check=False, timeout=patience
-        )
+        _, said = pip.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
+        os.killpg(pip.pid, signal.SIGKILL)
+        pip.communicate()
         return f"they take longer than {patience:g} seconds to get here"
-    if done.returncode == 0:
+    if pip.returncode == 0:
         return ""
-    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    return " ".join(errors) or f"pip ended with status {done.returncode}"
+    errors = [line for line in said.splitlines() if line.startswith("ERROR")]
+    return " ".join(errors) or f"pip ended with status {pip.returncode}"
 
 
 def pip_in(environment: Path) -> list[str | Path]:

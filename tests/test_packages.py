@@ -9,6 +9,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -99,6 +100,22 @@ def test_contradictory_constraints_fail_and_a_poor_machine_does_not(
     assert (failure in row.problem) == is_ours
     assert (failure in row.extras) != is_ours
     assert any("compileall" in command for command in commands) != is_ours
+
+
+def test_full_disk_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PACKAGES, "find_interpreter", lambda _: sys.executable)
+    monkeypatch.setattr(PACKAGES, "ROOM", 1e30)
+    row = PACKAGES.make_store("3.99", tmp_path / "asgld.whl", tmp_path, 9.0)
+    assert not row.problem
+    assert "need room" in row.extras
+
+
+def test_what_pip_started_ends_with_it(tmp_path: Path) -> None:
+    child = f"import time, pathlib; time.sleep(2); pathlib.Path({str(tmp_path / 'late')!r}).touch()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    assert "longer than 0.5" in PACKAGES.failure_of([sys.executable, "-c", code], 0.5)
+    time.sleep(3)
+    assert not (tmp_path / "late").exists()
 
 
 def test_interpreter_that_is_not_here_is_a_row(tmp_path: Path) -> None:

@@ -162,14 +162,7 @@ class Table:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """Take one step, in place, in one call; every step count grows by one.
-
-        Args:
-            grads: addresses of contiguous gradients of the parameters' dtypes.
-            rule: the knobs.
-            grad_scale: what the gradients were multiplied by.
-            found_inf: if not zero, the gradients overflowed, and nothing changes.
-        """
+        """See `asgld.optim.fused.Table`."""
         if found_inf is not None and bool(found_inf):
             return
         if rule.momentum != 0.0 and not self._has_momenta:

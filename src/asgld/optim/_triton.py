@@ -140,14 +140,7 @@ class Table:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """Take one step, in place; every step count grows by one, unless `found_inf` is not 0.
-
-        Args:
-            grads: addresses of contiguous gradients of the parameters' dtype.
-            rule: the knobs.
-            grad_scale: what the gradients were multiplied by.
-            found_inf: if not zero, the gradients overflowed, and nothing changes.
-        """
+        """See `asgld.optim.fused.Table`."""
         if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
             with torch.cuda.device(self._device):
                 self._launch(grads, rule, grad_scale, found_inf)

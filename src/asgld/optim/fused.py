@@ -28,7 +28,14 @@ class Table(Protocol):
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """Take one step; `grads` are addresses."""
+        """Take one step, in place; every step count grows by one, unless `found_inf` is not 0.
+
+        Args:
+            grads: addresses of contiguous gradients of the parameters' dtypes.
+            rule: the knobs.
+            grad_scale: what the gradients were multiplied by.
+            found_inf: if not zero, the gradients overflowed, and nothing changes.
+        """
 
 
 def unavailable_reason(

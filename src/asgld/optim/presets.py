@@ -1,0 +1,186 @@
+"""Special cases of ASGLD with defaults that suit them (the paper's Algorithms 2 and 3, and more).
+
+None has an update of its own: a preset fixes exponents and chooses defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from asgld.optim.asgld import ASGLD
+
+
+class AGLD(ASGLD):
+    """Adaptive gradient Langevin dynamics (Algorithm 2): ASGLD fed with full gradients.
+
+    The class does not compute gradients: it differs from :class:`ASGLD` by its default alpha = 0,
+    which is the better choice when the gradient has no sampling noise, and by what you feed it.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> asgld.AGLD([x], lr=0.1).param_groups[0]["alpha"]
+        0.0
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        alpha: float = 0.0,
+        beta: float = 1.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, lr, alpha, beta, **options)
+
+
+class ASG(ASGLD):
+    """Adaptive stochastic gradient (Algorithm 3): no injected noise.
+
+    At alpha = 1 this is Adagrad with a lag of one step. The paper writes it as beta = infinity;
+    that limit is right only where D > 1, so it is implemented as sigma = 0. With exact gradients it
+    has no noise at all and stays at a saddle.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> asgld.ASG([x], lr=0.1).param_groups[0]["sigma"]
+        0.0
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float | Tensor = 1e-2, alpha: float = 1.0, **options: Any
+    ) -> None:
+        for name in ("sigma", "beta"):
+            if name in options:
+                raise TypeError(
+                    f"ASG takes no {name}={options[name]!r}: it has no noise; use asgld.ASGLD"
+                )
+        super().__init__(params, lr, alpha, math.inf, 0.0, **options)
+
+
+class SGLD(ASGLD):
+    """Stochastic gradient Langevin dynamics: alpha = beta = 0, a sampler at temperature sigma**2.
+
+    The paper's inverse temperature is u = 1 / sigma**2. Feed gradients of f; the stationary density
+    is proportional to exp(-f / sigma**2) as lr goes to 0.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> group = asgld.SGLD([x], lr=0.1, sigma=0.5).param_groups[0]
+        >>> group["alpha"], group["beta"], group["sigma"]
+        (0.0, 0.0, 0.5)
+
+    References:
+        Welling and Teh: Bayesian learning via stochastic gradient Langevin dynamics. ICML 2011.
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float | Tensor = 1e-2, sigma: float = 1e-3, **options: Any
+    ) -> None:
+        for name in ("alpha", "beta"):
+            if name in options:
+                raise TypeError(
+                    f"SGLD takes no {name}={options[name]!r}: both exponents are 0; use asgld.ASGLD"
+                )
+        super().__init__(params, lr, 0.0, 0.0, sigma, **options)
+
+
+class PSGLD(ASGLD):
+    """Preconditioned SGLD: alpha = 1, beta = 1/2 and a D that forgets, a sampler.
+
+    The temperature is sigma**2 at every D, since beta = alpha / 2. D holds past gradients alone, so
+    unlike in the paper below no gradient scales itself. The term for the derivative of D is left
+    out, as there.
+
+    Example:
+        >>> import torch, asgld
+        >>> x = torch.ones(3, requires_grad=True)
+        >>> group = asgld.PSGLD([x], lr=1e-3, sigma=0.1).param_groups[0]
+        >>> group["alpha"], group["beta"], group["decay"]
+        (1.0, 0.5, 0.99)
+
+    References:
+        Li, Chen, Carlson and Carin: Preconditioned stochastic gradient Langevin dynamics for deep
+        neural networks. AAAI 2016.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        sigma: float = 1e-3,
+        decay: float = 0.99,
+        **options: Any,
+    ) -> None:
+        for name in ("alpha", "beta"):
+            if name in options:
+                raise TypeError(
+                    f"PSGLD takes no {name}={options[name]!r}: alpha is 1 and beta 1/2; use "
+                    "asgld.ASGLD"
+                )
+        options = {"delta": 1e-10, "d_init": 0.0, **options}
+        super().__init__(params, lr, 1.0, 0.5, sigma, decay=decay, **options)
+
+
+class NetworkASGLD(ASGLD):
+    r"""ASGLD for training networks: a D that forgets, momentum after it, a growing clip.
+
+    .. math::
+        u_k = \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8}), \qquad
+        m_k = \mu\, m_{k-1} + (1 - \mu)\, u_k, \qquad
+        x_{k+1} = x_k - \mathrm{lr}\, m_k + \nu\, \mathrm{lr}\, k^{-1/2} z_k
+
+    D is the average of past squared gradients, so the scaled gradient has the size of one whatever
+    the units of the loss: nothing but lr needs tuning, and no warm-up does. The noise is nu times
+    the size of a gradient step at first and anneals like k^(-1/2).
+
+    Args:
+        params: as for :class:`ASGLD`.
+        lr: float, or a one-element tensor.
+        noise: nu; 0 for none. It sets sigma = noise sqrt(lr / 2), once, from the lr given here.
+        decay: of the average of squares.
+        momentum: mu.
+        options: any other option of :class:`ASGLD`.
+
+    Example:
+        >>> import torch, asgld
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = asgld.NetworkASGLD(model.named_parameters(), lr=1e-3)
+        >>> model(torch.ones(3)).sum().backward()
+        >>> optimizer.step()
+
+    References:
+        The order (squares of the past, momentum after scaling, a growing clip) is that of ADOPT:
+        Taniguchi et al., NeurIPS 2024. Differs from it: the average of squares is corrected for its
+        beginning, the bound grows like k^(1/8), not k^(1/4), which bears larger lr, there is noise,
+        and it is the rule of the paper with a D that forgets.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        noise: float = 0.3,
+        decay: float = 0.99,
+        momentum: float = 0.9,
+        **options: Any,
+    ) -> None:
+        if not 0.0 <= noise < math.inf:
+            raise ValueError(
+                f"Invalid noise value: {noise}: need 0 <= noise < infinity, in gradient steps"
+            )
+        for name in ("alpha", "beta", "sigma"):
+            if name in options:
+                raise TypeError(
+                    f"NetworkASGLD takes no {name}={options[name]!r}: it sets alpha = 1, beta = 0 "
+                    "and, from noise, sigma; use asgld.ASGLD"
+                )
+        sigma = noise * math.sqrt(float(lr) / 2.0)
+        options = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0, **options}
+        super().__init__(params, lr, 1.0, 0.0, sigma, decay=decay, momentum=momentum, **options)
