@@ -15,6 +15,9 @@ from filelock import FileLock
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
 
+# So that what fails in a shared check shows its values.
+pytest.register_assert_rewrite("helpers", "method_cases")
+
 # Two workers share two cores; a test that is about threads sets their number itself.
 torch.set_num_threads(1)
 

@@ -63,6 +63,24 @@ WIDER: dict[str, dict[str, Any]] = {
     "annealing": {"annealing": 1.0},
     "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
 }
+# Types of a parameter and of its sum of squares, and whether rounding is stochastic.
+FORMS = [
+    (torch.float32, torch.float32, False),
+    (torch.float64, torch.float64, False),
+    (torch.bfloat16, torch.float32, True),
+    (torch.bfloat16, torch.bfloat16, True),
+    (torch.float16, torch.float32, True),
+    (torch.float16, torch.bfloat16, False),
+]
+# Random123's kat_vectors for philox4x32, 10 rounds: counter, key, answer.
+KNOWN_ANSWERS = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000",
+     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+     "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]  # fmt: skip
 HEATING = "ignore:beta=.* with alpha=.*:UserWarning"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from method_cases import CONSTANTS, FAST, assert_can_be_tuned, assert_second_order, go
 from torch import Tensor
 
 from asgld.functions import torch_function
@@ -30,19 +30,10 @@ from asgld.methods.comparators import (
 )
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem
-from asgld.run import Run, run
+from asgld.run import run
 from asgld.stopping import Record, Stop, StopWhen
 
-FAST = Record(per_decade=1, grad_norms=False)
 EVERY_STEP = Record("linear", every=1, iterates=True)
-CONSTANTS: dict[str, Any] = {
-    "smoothness": 11.0,
-    "hessian_lipschitz": 12.0,
-    "eps": 0.03,
-    "gamma": 0.6,
-    "dim": 16,
-    "gap": 0.25,
-}
 TRUST = ("trust-krylov", "trust-exact")
 # Full gradients and no noise: nothing moves them at an exact saddle.
 CONTROLS: dict[str, Method] = {
@@ -56,25 +47,11 @@ CONTROLS: dict[str, Method] = {
 }
 
 
-def go(
-    f: Problem, method: Method, x0: Tensor, steps: int, *, seed: int = 0, **options: Any
-) -> tuple[Run, Oracle]:
-    oracle = Oracle(f)
-    options.setdefault("record", FAST)
-    return run(oracle, method, x0, max_steps=steps, seed=seed, **options), oracle
-
-
 def kicked(f: Problem, replicas: int, length: float = 0.02) -> Tensor:
     saddle = f.facts.saddles[0].point
     generator = torch.Generator().manual_seed(5)
     kick = torch.randn(replicas, f.dim, generator=generator, dtype=torch.float64)
     return saddle + length * kick / norm(kick)[:, None]
-
-
-def assert_second_order(f: Problem, result: Run, eps: float, gamma: float) -> None:
-    lowest = torch.linalg.eigvalsh(f.hessian(result.x))[..., 0]
-    assert float(result.grad_norms.max()) <= eps
-    assert float(lowest.min()) >= -gamma
 
 
 # ---------------------------------------------------------------------------------- all of them
@@ -191,16 +168,7 @@ def test_comparator_budget_is_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_comparator_declares_options_for_both_ways_to_tune(name: str) -> None:
-    kind: Any = METHODS[name]
-    method = kind.theory(**CONSTANTS)
-    assert isinstance(method, Method)
-    assert method.name == name
-    assert 1 <= len(kind.ranges) <= 4
-    assert set(kind.ranges) <= {f.name for f in dataclasses.fields(kind)}
-    for end in (0, 1):
-        kind(**{option: bounds[end] for option, bounds in kind.ranges.items()})
-    for note in kind.unverified:
-        assert ": " in note
+    assert_can_be_tuned(name, METHODS[name])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from method_cases import CONSTANTS, assert_can_be_tuned, assert_second_order, go, saddle_of
 
 from asgld.functions import torch_function
 from asgld.methods import Method
@@ -18,38 +18,9 @@ from asgld.methods._rival import norm, unit_ball, unit_sphere
 from asgld.methods.first_order import METHODS, NoisySGD, PerturbedGD, SaddleNGD
 from asgld.methods.neon import Neon
 from asgld.oracle import Oracle
-from asgld.problems import Problem, problem
-from asgld.run import Run, run
+from asgld.problems import problem
+from asgld.run import run
 from asgld.stopping import Record, Stop, StopWhen
-
-FAST = Record(per_decade=1, grad_norms=False)
-CONSTANTS: dict[str, Any] = {
-    "smoothness": 11.0,
-    "hessian_lipschitz": 12.0,
-    "eps": 0.03,
-    "gamma": 0.6,
-    "dim": 16,
-    "gap": 0.25,
-}
-
-
-def go(
-    f: Problem, method: Method, x0: Tensor, steps: int, *, seed: int = 0, **options: Any
-) -> tuple[Run, Oracle]:
-    oracle = Oracle(f)
-    options.setdefault("record", FAST)
-    return run(oracle, method, x0, max_steps=steps, seed=seed, **options), oracle
-
-
-def saddle_of(f: Problem, replicas: int) -> Tensor:
-    strict = next(s for s in f.facts.saddles if s.is_strict)
-    return strict.point.expand(replicas, -1).clone()
-
-
-def assert_second_order(f: Problem, result: Run, eps: float, gamma: float) -> None:
-    lowest = torch.linalg.eigvalsh(f.hessian(result.x))[..., 0]
-    assert float(result.grad_norms.max()) <= eps
-    assert float(lowest.min()) >= -gamma
 
 
 def settings(name: str, lr: float, gamma: float, rho: float) -> tuple[Method, int]:
@@ -188,17 +159,8 @@ def test_first_order_survives_a_function_without_a_floor(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_first_order_declares_options_for_both_ways_to_tune(name: str) -> None:
-    kind: Any = METHODS[name]
-    method = kind.theory(**CONSTANTS)
-    assert isinstance(method, Method)
-    assert method.name == name
-    options = {f.name for f in dataclasses.fields(kind)}
-    assert 2 <= len(kind.ranges) <= 4
-    assert set(kind.ranges) <= options
-    for end in (0, 1):
-        kind(**{option: bounds[end] for option, bounds in kind.ranges.items()})
-    for note in kind.unverified:
-        assert ": " in note
+    assert_can_be_tuned(name, METHODS[name])
+    assert len(METHODS[name].ranges) >= 2
 
 
 @pytest.mark.parametrize(

@@ -8,45 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from method_cases import CONSTANTS, FAST, assert_second_order, go, saddle_of
 from torch import Tensor
 
 from asgld.functions import torch_function
-from asgld.methods import Method
 from asgld.methods._rival import Constants, norm
 from asgld.methods.neon import Neon
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem
-from asgld.run import Run, run
-from asgld.stopping import Record, Stop
-
-FAST = Record(per_decade=1, grad_norms=False)
-CONSTANTS: dict[str, Any] = {
-    "smoothness": 11.0,
-    "hessian_lipschitz": 12.0,
-    "eps": 0.03,
-    "gamma": 0.6,
-    "dim": 16,
-    "gap": 0.25,
-}
-
-
-def go(
-    f: Problem, method: Method, x0: Tensor, steps: int, *, seed: int = 0, **options: Any
-) -> tuple[Run, Oracle]:
-    oracle = Oracle(f)
-    options.setdefault("record", FAST)
-    return run(oracle, method, x0, max_steps=steps, seed=seed, **options), oracle
-
-
-def saddle_of(f: Problem, replicas: int) -> Tensor:
-    strict = next(s for s in f.facts.saddles if s.is_strict)
-    return strict.point.expand(replicas, -1).clone()
-
-
-def assert_second_order(f: Problem, result: Run, eps: float, gamma: float) -> None:
-    lowest = torch.linalg.eigvalsh(f.hessian(result.x))[..., 0]
-    assert float(result.grad_norms.max()) <= eps
-    assert float(lowest.min()) >= -gamma
+from asgld.run import run
+from asgld.stopping import Stop
 
 
 def quadratic(seed: int, lowest: float, dim: int = 20) -> tuple[Problem, Tensor]:

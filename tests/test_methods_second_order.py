@@ -128,6 +128,13 @@ def test_second_order_survives_values_that_are_not_finite(method: Any) -> None:
     assert torch.allclose(result.x, torch.ones(1, 2, dtype=F64), atol=1e-5)
 
 
+def test_cubic_newton_ends_at_the_last_finite_point_of_a_function_without_floor() -> None:
+    falling = torch_function(lambda x: -(x**4).sum() + x[0].log(), dim=3)
+    result = run(Oracle(falling), CubicNewton(), torch.full((2, 3), 2.0, dtype=F64), max_steps=30)
+    assert bool(result.x.isfinite().all())
+    assert bool((falling.value(result.x) < falling.value(torch.full((2, 3), 2.0, dtype=F64))).all())
+
+
 @pytest.mark.parametrize("call", ["grad", "hessian", "hvp"])
 @pytest.mark.parametrize("solver", HESSIAN_METHODS)
 def test_second_order_gives_up_a_step_whose_derivatives_are_not_finite(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -587,6 +588,28 @@ def test_failing_user_function_is_named_in_the_middle_of_a_run() -> None:
 
     with pytest.raises(RuntimeError, match=r"`jac` raised ZeroDivisionError: no more.*`grad`"):
         minimize(saddle_numpy, [0.0, 0.0], jac=fragile)
+
+
+@pytest.mark.parametrize("operation", [torch.matmul, torch.dot])
+def test_constants_of_torchs_default_type_are_an_error_that_says_what_to_do(
+    operation: Callable[..., Tensor],
+) -> None:
+    constants = torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"x is float64.*\.double\(\)"):
+        minimize(lambda x: operation(constants, x) ** 2, torch.zeros(2))
+    assert minimize(lambda x: operation(constants.double(), x) ** 2, torch.zeros(2)).success
+
+
+def test_value_cut_off_from_x_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"leave out \.item\(\)"):
+        minimize(lambda x: (x**2).sum().item(), torch.ones(2))
+
+
+def test_message_says_that_rows_of_x0_are_replicas() -> None:
+    """Else a start in the shape of a matrix would pass for one point of nine coordinates."""
+    result = minimize(lambda x: (x**2).sum(), torch.ones(3, 3))
+    assert "the best of 3 replicas of 3 coordinates" in result.message
+    assert "replicas" not in minimize(lambda x: (x**2).sum(), torch.ones(9)).message
 
 
 def test_record_is_passed_on() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import EXPONENTS as ALL_EXPONENTS
-from helpers import WIDER, make_parameters, take_kernel_step, take_steps
+from helpers import FORMS, KNOWN_ANSWERS, WIDER, make_parameters, take_kernel_step, take_steps
 from torch import Tensor
 
 import asgld
@@ -129,17 +129,7 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 @pytest.mark.parametrize("build", _native.available_builds())
-@pytest.mark.parametrize(
-    ("counter", "key", "answer"),
-    [
-        ("00000000 00000000 00000000 00000000", "00000000 00000000",
-         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-         "d16cfe09 94fdcceb 5001e420 24126ea1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)
 def test_native_words_are_random123s_known_answers(
     build: str, counter: str, key: str, answer: str
 ) -> None:
@@ -281,15 +271,6 @@ def test_native_step_counts_steps_per_tensor() -> None:
 # ----------------------------------------------------------------------------------------------
 # Bits that may not depend on how the work is cut up
 # ----------------------------------------------------------------------------------------------
-
-FORMS = [
-    (torch.float32, torch.float32, False),
-    (torch.float64, torch.float64, False),
-    (torch.bfloat16, torch.float32, True),
-    (torch.bfloat16, torch.bfloat16, True),
-    (torch.float16, torch.float32, True),
-    (torch.float16, torch.bfloat16, False),
-]
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.7, 1.3), (0.0, 1.0)])

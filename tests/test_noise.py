@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from helpers import KNOWN_ANSWERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh
@@ -24,16 +25,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from asgld import noise
 from asgld.noise import Draw, Layout, Purpose
-
-# Random123's kat_vectors for philox4x32, 10 rounds: counter, key, answer.
-KNOWN_ANSWERS = [
-    ("00000000 00000000 00000000 00000000", "00000000 00000000",
-     "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-     "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-     "d16cfe09 94fdcceb 5001e420 24126ea1"),
-]  # fmt: skip
 
 
 def _hex(text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,16 @@ def test_bounds_above_mirror_those_below() -> None:
         runs.append(run)
     assert runs[0].hidden_above(1e-4) == pytest.approx(runs[1].hidden_below(1e-4), rel=1e-6)
     assert runs[0].hidden_above(1e-4) != pytest.approx(runs[0].hidden_below(1e-4), rel=0.1)
+
+
+@pytest.mark.parametrize(("max_steps", "end"), [(math.inf, 80), (50, 50), (1, 1)])
+def test_krylov_pauses_ever_less_often_and_at_the_end(max_steps: float, end: int) -> None:
+    eigenvalues = SPECTRA["uniform"](80)
+    run = Krylov(SymmetricOperator(lambda v: eigenvalues * v, 80), normal(80), 80)
+    looks = [run.num_steps for _ in run.checkpoints(max_steps)]
+    assert looks[0] == 1
+    assert looks[-1] == run.num_steps == end
+    assert all(b == a + 1 + a // 10 for a, b in pairwise(looks[:-1]))
 
 
 def test_lambda_min_says_when_it_ran_out_of_products() -> None:

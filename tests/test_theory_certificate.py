@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +148,17 @@ def test_certificate_with_a_false_constant_is_caught(lie):
     false = {"smoothness": {"smoothness": 0.5}, "kappa": {"kappa": config.kappa / 20}}[lie]
     assert failures(run, issue(config, run).bound) <= ALLOWED
     assert failures(run, issue(config, run, **false).bound) > ALLOWED
+
+
+def test_page_shows_what_these_runs_measure():
+    page = (Path(__file__).parent.parent / "docs" / "theory.md").read_text()
+    _, _, *rows = page[page.index("| setting | failed") :].split("\n\n")[0].splitlines()
+    for name, row in zip(CONFIGS, rows, strict=True):
+        config, run = run_of(name)
+        bounds = [issue(config, run, **options).bound for options in ({}, {"tilts": (1.0,)})]
+        ratios = [np.median(bound[-1] / run["truth"][-1]) for bound in bounds]
+        shown = [float(cell) for cell in row.strip("|").split("|")[1:]]
+        assert shown == [failures(run, bounds[0]), *(round(float(r), 2) for r in ratios)]
 
 
 def test_certificate_parts_sum_and_keep_shape():

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import (
     EXPONENTS,
+    FORMS,
     RULE,
     WIDER,
     make_parameters,
@@ -50,14 +51,6 @@ SEED, STREAM, STEP = 2**63 + 12345, 2**32 - 7, 41
 NORMAL_ULP = 5 if IS_GPU else None
 # Of the largest term of an update: normals, powers by exp2 and log2, and four roundings.
 ULP = 24
-FORMS = [
-    (torch.float32, torch.float32, False),
-    (torch.float64, torch.float64, False),
-    (torch.bfloat16, torch.float32, True),
-    (torch.bfloat16, torch.bfloat16, True),
-    (torch.float16, torch.float32, True),
-    (torch.float16, torch.bfloat16, False),
-]
 
 
 def problem(

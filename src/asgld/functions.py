@@ -9,6 +9,7 @@ shape (..., dim), one row per replica; user callables see one row of shape (dim,
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -179,7 +180,7 @@ class UserFunction:
                 raise RuntimeError(
                     f"`{route.argument}` raised {type(error).__name__}: {error} "
                     f"(oracle call `{kind}`, row {number} of {len(rows[0])}, "
-                    f"x = {_short(row[0])})"
+                    f"x = {_short(row[0])}){_remedy(error)}"
                 ) from error
             results.append(_checked(result, shape, kind, route.argument, row[0]))
         return torch.stack(results)
@@ -411,8 +412,8 @@ def _as_row(result: Any) -> Tensor:
 def _scalar(result: Any) -> Tensor:
     if not isinstance(result, Tensor):
         raise TypeError(
-            f"`fun` must return a scalar tensor, got {type(result).__name__}; for NumPy functions "
-            "use NumPy arrays as x0"
+            f"`fun` must return a scalar tensor, got {type(result).__name__}; leave out .item() "
+            "and float(), which cut it off from x, or for NumPy functions use NumPy arrays as x0"
         )
     if result.numel() != 1:
         raise ValueError(f"`fun` must return a scalar, got shape {tuple(result.shape)}")
@@ -442,6 +443,13 @@ def _checked(result: Any, shape: Sequence[int], kind: str, argument: str, x: Ten
                 f"at x = {_short(x)}"
             )
     return tensor.detach().to(dtype=x.dtype, device=x.device)
+
+
+def _remedy(error: Exception) -> str:
+    """What to do where torch says only that two types differ: its default is float32."""
+    if isinstance(error, RuntimeError) and re.search("dtype|scalar type", str(error)):
+        return "; x is float64: give the other tensors that type too, by .double()"
+    return ""
 
 
 def _short(x: Tensor) -> str:

@@ -380,6 +380,9 @@ class Minimization:
 
     def _message(self, point: Point) -> str:
         parts = [f"{point.kind.name}: {point.summary}."]
+        replicas, dim = self.runs[-1].x.shape
+        if replicas > 1:
+            parts.append(f"It is the best of {replicas} replicas of {dim} coordinates.")
         if self.noise_floor is not None:
             parts.append(
                 f"Constant noise keeps the gradient norm near {self.noise_floor:.3g}; the point "

@@ -38,6 +38,7 @@ holds to rounding error even where orthogonality is lost.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -133,6 +134,20 @@ class Krylov:
         self._ritz = None
         self._previous = q
         self._current = w / beta if beta > 0 else w
+
+    def checkpoints(self, max_steps: float = math.inf) -> Iterator[None]:
+        """Extend until no step is left, and pause where a look at the run is worth its price.
+
+        Decomposing T costs m^3: after a look, the next one is a tenth more steps away, or at the
+        end.
+        """
+        check_at, is_last = 1, False
+        while not is_last:
+            self.extend()
+            is_last = self.num_steps >= max_steps or self.is_exhausted
+            if is_last or self.num_steps >= check_at:
+                check_at = self.num_steps + 1 + self.num_steps // 10
+                yield
 
     def ritz(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Ritz values, ascending, and the eigenvectors of T as columns."""

@@ -129,17 +129,10 @@ class Search:
     ) -> Verdict:
         """Run Lanczos from one start until `judge` has enough, and merge its bounds."""
         run = Krylov(self.operator, start, capacity)
-        check_at = 1
-        while True:
-            run.extend()
-            is_last = run.num_steps >= max_steps or run.is_exhausted
-            if run.num_steps < check_at and not is_last:
-                continue
-            # Decomposing T costs m^3: look again after a tenth more steps.
-            check_at = run.num_steps + 1 + run.num_steps // 10
+        for _ in run.checkpoints(max_steps):
             ends = self._ends(run, t)
             verdict = judge(ends)
-            if verdict is not Verdict.GO_ON or is_last or ends.is_at_floor:
+            if verdict is not Verdict.GO_ON or ends.is_at_floor:
                 break
         self._runs.append(run)
         known = self.ends

@@ -1,4 +1,4 @@
-"""What the methods with Hessian-vector products share: options, and the search for curvature."""
+"""What the methods that see curvature share: steps that can fail, options, the search for it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,36 @@ from asgld.curvature.operator import SymmetricOperator
 from asgld.methods._rival import Rival, SeededState, require, require_positive
 from asgld.oracle import Oracle
 
+# What a method says that finishes by itself.
+SECOND_ORDER = "the gradient and the curvature meet the tolerances"
+
+
+class CurvatureMethod(Rival):
+    """One replica at a time; where f is not finite the loop keeps the point before the step."""
+
+    is_batched: ClassVar[bool] = False
+
+    def step(self, oracle: Oracle, state: Any) -> Any:
+        try:
+            moved = self._advance(oracle, state)
+        except (FloatingPointError, OverflowError):
+            moved = replace(state, x=torch.full_like(state.x, torch.nan))
+        return replace(moved, step=state.step + 1)
+
+    @abstractmethod
+    def _advance(self, oracle: Oracle, state: Any) -> Any:
+        """One step; FloatingPointError or OverflowError where f is not finite."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class HessianVectorMethod(Rival):
-    """One replica at a time; where f is not finite the loop keeps the point before the step."""
+class HessianVectorMethod(CurvatureMethod):
+    """The options that all methods with Hessian-vector products have, and a plain state."""
 
     hessian_lipschitz: float = 1.0
     eps: float = 1e-3
     failure: float = 1e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"grad", "hvp"})
-    is_batched: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_positive(self, "hessian_lipschitz", "eps")
@@ -32,17 +51,6 @@ class HessianVectorMethod(Rival):
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
         return SeededState(x=x0.clone(), seed=seed)
-
-    def step(self, oracle: Oracle, state: Any) -> Any:
-        try:
-            moved = self._advance(oracle, state)
-        except FloatingPointError:
-            moved = replace(state, x=torch.full_like(state.x, torch.nan))
-        return replace(moved, step=state.step + 1)
-
-    @abstractmethod
-    def _advance(self, oracle: Oracle, state: Any) -> Any:
-        """One step; FloatingPointError where f is not finite."""
 
 
 def lowest_curvature(
@@ -55,12 +63,7 @@ def lowest_curvature(
     # In one or two dimensions the space is exhausted before chance matters.
     t = overlap(max(hessian.dim, 3), failure)
     run = Krylov(hessian, start, hessian.dim)
-    check_at = 1
-    while True:
-        run.extend()
-        if run.num_steps < check_at and not run.is_exhausted:
-            continue
-        check_at = run.num_steps + 1 + run.num_steps // 10
+    for _ in run.checkpoints():
         if run.is_exhausted or run.hidden_below(t) <= accuracy:
             break
     values, vectors = run.ritz()

@@ -166,6 +166,23 @@ def gradient(oracle: Oracle, x: Tensor, indices: Tensor | None) -> Tensor:
     return oracle.grad(x) if indices is None else oracle.sample_grad(x, indices)
 
 
+class GradientMethod(Rival):
+    """One gradient for each step, over `batch_size` samples of its own or over everything."""
+
+    batch_size: int | None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return gradient_needs(self.batch_size)
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
+        return SeededState(x=x0.clone(), seed=seed)
+
+    def _gradient(self, oracle: Oracle, state: SeededState) -> Tensor:
+        indices = draw_batch(oracle, state.x, self.batch_size, state.seed, state.step)
+        return gradient(oracle, state.x, indices)
+
+
 # ------------------------------------------------------------------------------------ geometry
 
 
@@ -178,6 +195,13 @@ def norm(x: Tensor) -> Tensor:
 def pick(mask: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
     """Rows of `chosen` where the mask holds, of `other` elsewhere."""
     return torch.where(mask[..., None], chosen, other)
+
+
+def ball_penalty_slope(offset: Tensor, radius: float, weight: float) -> Tensor:
+    """The gradient of weight [|offset| - radius]_+^2, for one offset of shape (d,)."""
+    distance = float(offset.norm())
+    excess = distance - radius
+    return offset * (2.0 * weight * excess / distance if excess > 0.0 else 0.0)
 
 
 def unit_sphere(seed: int, step: int, x: Tensor, stream: int = 1) -> Tensor:

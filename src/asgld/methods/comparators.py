@@ -14,11 +14,9 @@ from torch import Tensor
 from asgld.methods import descent
 from asgld.methods._rival import (
     Constants,
+    GradientMethod,
     Rival,
     SeededState,
-    draw_batch,
-    gradient,
-    gradient_needs,
     require,
     require_at_least_zero,
     require_batch,
@@ -238,7 +236,7 @@ class PSGLDState(SeededState):
 
 
 @dataclass(frozen=True)
-class PSGLD(Rival):
+class PSGLD(GradientMethod):
     r"""Langevin dynamics with the preconditioner of RMSprop.
 
     .. math:: x_{k+1} = x_k - \mathrm{lr}\, P_k G(x_k) + (2\, \mathrm{lr}\, P_k)^{1/2} \sigma z_k,
@@ -290,16 +288,11 @@ class PSGLD(Rival):
         sigma = constants.eps / math.sqrt(2.0 * constants.smoothness * constants.dim)
         return cls(lr=cls.damping / constants.smoothness, sigma=sigma)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return gradient_needs(self.batch_size)
-
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PSGLDState:
         return PSGLDState(x=x0.clone(), seed=seed, mean_square=torch.zeros_like(x0))
 
     def step(self, oracle: Oracle, state: PSGLDState) -> PSGLDState:
-        indices = draw_batch(oracle, state.x, self.batch_size, state.seed, state.step)
-        grad = gradient(oracle, state.x, indices)
+        grad = self._gradient(oracle, state)
         state.mean_square = self.memory * state.mean_square + (1.0 - self.memory) * grad**2
         rate = self.lr / (self.damping + state.mean_square.sqrt())
         noise = self.sigma * normals(state.seed, state.step, state.x)

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from asgld.methods._rival import (
     Constants,
+    GradientMethod,
     Rival,
     SeededState,
-    draw_batch,
-    gradient,
-    gradient_needs,
     norm,
     pick,
     require,
@@ -35,7 +33,7 @@ from asgld.oracle import Oracle
 
 
 @dataclass(frozen=True)
-class NoisySGD(Rival):
+class NoisySGD(GradientMethod):
     r"""Gradient steps, each with a kick of fixed length in a random direction.
 
     .. math:: x_{k+1} = x_k - \mathrm{lr}_k \,(G(x_k) + s\, n_k), \qquad
@@ -87,17 +85,8 @@ class NoisySGD(Rival):
         smoothness, eps = constants.smoothness, constants.eps
         return cls(lr=min(1.0 / smoothness, 0.5 * eps**2 / smoothness), noise=1.0)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return gradient_needs(self.batch_size)
-
-    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
-        return SeededState(x=x0.clone(), seed=seed)
-
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
-        indices = draw_batch(oracle, state.x, self.batch_size, state.seed, state.step)
-        grad = gradient(oracle, state.x, indices)
-        lr = self.lr
+        grad, lr = self._gradient(oracle, state), self.lr
         if self.burn_in is not None:
             lr /= max(1.0, state.step / self.burn_in)
         if self.noise:
@@ -228,7 +217,7 @@ class PerturbedGD(Rival):
 
 
 @dataclass(frozen=True)
-class SaddleNGD(Rival):
+class SaddleNGD(GradientMethod):
     r"""Steps of fixed length along the gradient, with a kick every N steps.
 
     .. math:: x_{k+1} = x_k - \mathrm{lr}_k \frac{G(x_k)}{\|G(x_k)\|}
@@ -286,17 +275,9 @@ class SaddleNGD(Rival):
         lr = min(2.0 * constants.eps / constants.smoothness, length / constants.dim**2)
         return cls(lr=lr, period=math.ceil(math.sqrt(length / lr)), noise=1.0)
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return gradient_needs(self.batch_size)
-
-    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
-        return SeededState(x=x0.clone(), seed=seed)
-
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
         x, lr = state.x, self.lr * (1.0 + state.step) ** -self.lr_decay
-        indices = draw_batch(oracle, x, self.batch_size, state.seed, state.step)
-        grad = gradient(oracle, x, indices)
+        grad = self._gradient(oracle, state)
         length = norm(grad)[..., None]
         state.x = x - lr * torch.where(length == 0, grad, grad / length)
         if self.noise and state.step % math.ceil(self.period) == 0:

@@ -29,18 +29,22 @@ from torch import Tensor
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
 from asgld.methods._curvature_search import (
+    SECOND_ORDER,
     HessianVectorMethod,
     finite,
     hessian_at,
     lowest_curvature,
 )
-from asgld.methods._rival import Constants, SeededState, require, require_positive
+from asgld.methods._rival import (
+    Constants,
+    SeededState,
+    ball_penalty_slope,
+    require,
+    require_positive,
+)
 from asgld.methods._subproblem import Eigen, Solution, cubic_descent, cubic_exact
 from asgld.methods.base import normals
 from asgld.oracle import Oracle
-
-_SECOND_ORDER = "the gradient and the curvature meet the tolerances"
-
 
 # ------------------------------------------------------------------------------------------------
 # FastCubic: Naman Agarwal, Zeyuan Allen-Zhu, Brian Bullins, Elad Hazan, Tengyu Ma, 2017
@@ -124,7 +128,7 @@ class FastCubic(HessianVectorMethod):
             state,
             x=state.x + solution.step,
             finished=is_done,
-            message=_SECOND_ORDER if is_done else "",
+            message=SECOND_ORDER if is_done else "",
         )
 
     def minimize_model(self, oracle: Oracle, state: SeededState) -> Solution:
@@ -151,12 +155,7 @@ def _newton_direction(
     """
     size = torch.linalg.vector_norm(gradient)
     run = Krylov(hessian, gradient, hessian.dim)
-    check_at = 1
-    while True:
-        run.extend()
-        if run.num_steps < check_at and not run.is_exhausted:
-            continue
-        check_at = run.num_steps + 1 + run.num_steps // 10
+    for _ in run.checkpoints():
         values, vectors = map(torch.from_numpy, run.ritz())
         projected = torch.zeros(len(values), dtype=values.dtype)
         projected[0] = size
@@ -166,8 +165,9 @@ def _newton_direction(
         else:
             solution_step = solution.step
         residual = run.betas[-1] * abs(float(solution_step[-1]))
-        if run.is_exhausted or residual <= tolerance * float(size):
-            return run.vectors(solution_step.unsqueeze(1).numpy())[:, 0]
+        if residual <= tolerance * float(size):
+            break
+    return run.vectors(solution_step.unsqueeze(1).numpy())[:, 0]
 
 
 def _minimize_in_span(
@@ -275,7 +275,9 @@ class CarmonAccelerated(HessianVectorMethod):
     def _advance(self, oracle: Oracle, state: AcceleratedState) -> AcceleratedState:
         gradient = finite(oracle.grad(state.x))
         if state.is_accelerating:
-            return self._accelerate(state, gradient + self._penalty_slope(state))
+            radius = self.curvature_tol / self.hessian_lipschitz
+            pull = ball_penalty_slope(state.x - state.anchor, radius, self.smoothness)
+            return self._accelerate(state, gradient + pull)
         return self._follow_curvature(oracle, state, gradient)
 
     def _follow_curvature(
@@ -292,15 +294,9 @@ class CarmonAccelerated(HessianVectorMethod):
             slope = float(direction @ gradient)
             return replace(state, x=x - math.copysign(length, slope) * direction)
         if float(gradient.norm()) <= self.eps:
-            return replace(state, finished=True, message=_SECOND_ORDER)
+            return replace(state, finished=True, message=SECOND_ORDER)
         phase = replace(state, is_accelerating=True, anchor=x, center=x, previous=x)
         return self._accelerate(phase, gradient)
-
-    def _penalty_slope(self, state: AcceleratedState) -> Tensor:
-        offset = state.x - state.anchor
-        distance = float(offset.norm())
-        excess = distance - self.curvature_tol / self.hessian_lipschitz
-        return offset * (2.0 * self.smoothness * excess / distance if excess > 0.0 else 0.0)
 
     def _accelerate(self, state: AcceleratedState, gradient: Tensor) -> AcceleratedState:
         """One step of Nesterov's method, given the gradient of f_k at x."""
@@ -424,7 +420,7 @@ class CarmonCubic(HessianVectorMethod):
             max_steps=max_steps,
             tolerance=self.eps / 2.0,
         )
-        return replace(state, x=x + last.step, finished=True, message=_SECOND_ORDER)
+        return replace(state, x=x + last.step, finished=True, message=SECOND_ORDER)
 
 
 METHODS: dict[str, type[HessianVectorMethod]] = {

@@ -13,6 +13,7 @@ from asgld.methods._rival import (
     Constants,
     Rival,
     SeededState,
+    ball_penalty_slope,
     require,
     require_at_least_zero,
     require_batch,
@@ -311,8 +312,7 @@ class Natasha2(Rival):
         if state.count == 0:
             self._choose(state, self.sub_steps)
             state.kept = torch.zeros_like(state.x)
-        slope = self._reduced_grad(oracle, state) + self._pull(state.x - state.anchor)
-        slope = slope + 2.0 * self._weight * (state.x - state.center)
+        slope = self._penalized(state, self._reduced_grad(oracle, state))
         state.x = state.x - (0.3 / self.smoothness if self.lr is None else self.lr) * slope
         state.count += 1
         if self.output == "last":
@@ -345,9 +345,7 @@ class Natasha2(Rival):
     def _polish(self, oracle: Oracle, state: NatashaState) -> None:
         """SGD on the convex problem of one stored pair; later iterates count more in the mean."""
         state.count += 1
-        slope = self._grad(oracle, state)
-        slope = slope + self._pull(state.x - state.anchor)
-        slope = slope + 2.0 * self._weight * (state.x - state.center)
+        slope = self._penalized(state, self._grad(oracle, state))
         state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self._weight * state.count)
         state.kept = state.kept + (state.x - state.kept) * 2.0 / (state.count + 1.0)
         if state.count == self.polish_steps:
@@ -365,11 +363,10 @@ class Natasha2(Rival):
         chosen = int(length * _uniform(state, _ITERATE_STREAM))
         state.keep_at = length if self.output == "last" else min(chosen, length - 1) + 1
 
-    def _pull(self, offset: Tensor) -> Tensor:
-        """The gradient of M [|offset| - R]_+^2."""
-        distance = float(offset.norm())
-        excess = distance - self.radius
-        return offset * (2.0 * self.smoothness * excess / distance if excess > 0.0 else 0.0)
+    def _penalized(self, state: NatashaState, slope: Tensor) -> Tensor:
+        """The slope of f, and of what keeps x in the ball around y and near x-hat."""
+        slope = slope + ball_penalty_slope(state.x - state.anchor, self.radius, self.smoothness)
+        return slope + 2.0 * self._weight * (state.x - state.center)
 
     def _reduced_grad(self, oracle: Oracle, state: NatashaState) -> Tensor:
         """g_B(x) - g_B(y) + mu, with the same batch at both points."""

@@ -169,12 +169,13 @@ def _finite(answer: Array) -> Array:
     return answer
 
 
+@dataclass(frozen=True)
 class _ScipyTrust(Rival):
     """Common part of the two methods."""
 
-    radius: float
-    max_radius: float
-    grad_tol: float
+    radius: float = 1.0
+    max_radius: float = 1000.0
+    grad_tol: float = 1e-4
 
     is_batched: ClassVar[bool] = False
     ranges: ClassVar[dict[str, tuple[float, float]]] = {"radius": (1e-2, 1e1)}
@@ -186,6 +187,11 @@ class _ScipyTrust(Rival):
         require_positive(self, "radius", "max_radius", "grad_tol")
         allowed = f"<= max_radius={self.max_radius}"
         require(self.radius <= self.max_radius, "radius", self.radius, allowed)
+
+    @classmethod
+    def _proved(cls, constants: Constants) -> Self:
+        reach = constants.gamma / constants.hessian_lipschitz
+        return cls(radius=min(reach, cls.max_radius), grad_tol=constants.eps)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TrustState:
         return _Point(x0.detach().numpy().copy()).state(self.radius, {})
@@ -276,15 +282,7 @@ class TrustKrylov(_ScipyTrust):
         for iterative solution of the trust region problem. Optimization Methods and Software 2018.
     """
 
-    radius: float = 1.0
-    max_radius: float = 1000.0
-    grad_tol: float = 1e-4
-
     name: ClassVar[str] = "trust-krylov"
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(radius=_model_radius(constants), grad_tol=constants.eps)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -327,15 +325,7 @@ class TrustExact(_ScipyTrust):
         Statistical Computing 1983.
     """
 
-    radius: float = 1.0
-    max_radius: float = 1000.0
-    grad_tol: float = 1e-4
-
     name: ClassVar[str] = "trust-exact"
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(radius=_model_radius(constants), grad_tol=constants.eps)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -352,10 +342,6 @@ class TrustExact(_ScipyTrust):
         # The solver ends up to 10 % away from the boundary, and inside only by a Newton step.
         is_newton = np.linalg.norm(grad + product) <= _TOLERANCE * np.linalg.norm(grad)
         return bool(np.linalg.norm(step) > radius or not is_newton)
-
-
-def _model_radius(constants: Constants) -> float:
-    return min(constants.gamma / constants.hessian_lipschitz, TrustExact.max_radius)
 
 
 def _import_minimize() -> Callable[..., Any]:

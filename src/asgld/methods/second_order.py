@@ -8,16 +8,21 @@ smallest curvature at least -gamma, which the factorization of the Hessian tells
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from asgld.methods._curvature_search import finite, hessian_at, lowest_curvature
+from asgld.methods._curvature_search import (
+    SECOND_ORDER,
+    CurvatureMethod,
+    finite,
+    hessian_at,
+    lowest_curvature,
+)
 from asgld.methods._rival import (
     Constants,
     Rival,
@@ -35,7 +40,6 @@ from asgld.oracle import Oracle
 _ROUNDING = 4e-16
 # The probe of the Krylov solver and the sign at a saddle have streams of normals of their own.
 _PROBE_STREAM, _SIGN_STREAM = 1, 2
-_SECOND_ORDER = "the gradient and the curvature meet the tolerances"
 _STUCK = "no lower value was found within rounding"
 
 
@@ -51,23 +55,6 @@ def _best_trial(oracle: Oracle, state: SeededState, solution: Solution) -> tuple
             steps.reverse()
     trials = [(x + s, float(oracle.value(x + s))) for s in steps]
     return min(trials, key=lambda trial: math.inf if math.isnan(trial[1]) else trial[1])
-
-
-class _SecondOrder(Rival):
-    """One replica at a time; where f is not finite the loop keeps the point before the step."""
-
-    is_batched: ClassVar[bool] = False
-
-    def step(self, oracle: Oracle, state: Any) -> Any:
-        try:
-            moved = self._advance(oracle, state)
-        except FloatingPointError:
-            moved = replace(state, x=torch.full_like(state.x, math.nan))
-        return replace(moved, step=state.step + 1)
-
-    @abstractmethod
-    def _advance(self, oracle: Oracle, state: Any) -> Any:
-        """One step; FloatingPointError where f is not finite."""
 
 
 def _eigen(oracle: Oracle, x: Tensor) -> Eigen:
@@ -88,7 +75,7 @@ class CubicNewtonState(SeededState):
 
 
 @dataclass(frozen=True)
-class CubicNewton(_SecondOrder):
+class CubicNewton(CurvatureMethod):
     r"""Newton steps on a model with a cubic term, which leave saddles as well.
 
     .. math:: x_{k+1} = x_k + \arg\min_s\; g^\top s + \tfrac12 s^\top H s + \tfrac{M_k}{6} \|s\|^3
@@ -175,7 +162,7 @@ class CubicNewton(_SecondOrder):
         prepare = self._prepare_exact if self.solver == "exact" else self._prepare_krylov
         solve, lowest = prepare(oracle, state, gradient, is_small)
         if is_small and lowest >= -self.gamma:
-            return replace(state, finished=True, message=_SECOND_ORDER)
+            return replace(state, finished=True, message=SECOND_ORDER)
         weight = state.regularization
         for _ in range(self.max_trials):
             solution = solve(weight)
@@ -233,7 +220,7 @@ class TraceState(SeededState):
 
 
 @dataclass(frozen=True)
-class Trace(_SecondOrder):
+class Trace(CurvatureMethod):
     r"""A trust region that is contracted and expanded by its multiplier: cubic rates without rho.
 
     .. math:: (s, \lambda):\; \min_s\; g^\top s + \tfrac12 s^\top H s,\;\; \|s\| \le \delta, \qquad
@@ -378,7 +365,7 @@ class Trace(_SecondOrder):
             eigenvectors=eigen.vectors,
             is_known=True,
             finished=is_done,
-            message=_SECOND_ORDER if is_done else "",
+            message=SECOND_ORDER if is_done else "",
         )
 
     def _contracted(self, state: TraceState, solution: Solution, length: float) -> float:

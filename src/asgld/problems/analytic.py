@@ -13,7 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgld.problems.base import Facts, FiniteSum, Problem, Saddle, data_rng, project, require
+from asgld.problems.base import (
+    Facts,
+    FiniteSum,
+    Problem,
+    Saddle,
+    data_rng,
+    project,
+    require,
+    require_at_least,
+    require_positive,
+)
 
 __all__ = ["MonkeySaddle", "StrictSaddle"]
 
@@ -65,12 +75,11 @@ class StrictSaddle(FiniteSum):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 1, "dim", self.dim, "dim >= 1")
+        require_at_least(self, dim=1)
         negative = self.num_negative
         require(1 <= negative <= self.dim, "num_negative", negative, f"1 to dim={self.dim}")
-        for option in ("gamma", "curvature", "confinement"):
-            require(getattr(self, option) > 0, option, getattr(self, option), f"{option} > 0")
-        require(self.condition >= 1, "condition", self.condition, "condition >= 1")
+        require_positive(self, "gamma", "curvature", "confinement")
+        require_at_least(self, condition=1)
         if self.num_samples is not None:
             require(self.num_samples >= 2, "num_samples", self.num_samples, "None or at least 2")
         spaces = ("all", "stable")
@@ -205,8 +214,8 @@ class MonkeySaddle(Problem):
     confinement: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 2, "dim", self.dim, "dim >= 2")
-        require(self.confinement > 0, "confinement", self.confinement, "confinement > 0")
+        require_at_least(self, dim=2)
+        require_positive(self, "confinement")
 
     def value(self, x: Tensor) -> Tensor:
         a, b, rest = x[..., 0], x[..., 1], x[..., 2:]

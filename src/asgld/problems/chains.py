@@ -26,6 +26,8 @@ from asgld.problems.base import (
     data_rng,
     orthonormal,
     require,
+    require_at_least,
+    require_positive,
 )
 
 __all__ = ["Octopus", "Rosenbrock", "WorstCaseChain"]
@@ -108,9 +110,8 @@ class Octopus(Chain):
     rho: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 1, "dim", self.dim, "dim >= 1")
-        for option in ("tau", "rho"):
-            require(getattr(self, option) > 0, option, getattr(self, option), f"{option} > 0")
+        require_at_least(self, dim=1)
+        require_positive(self, "tau", "rho")
         require(
             self.gamma is None or self.eps is None,
             "gamma",
@@ -256,7 +257,7 @@ class Rosenbrock(Chain):
     dim: int = 4
 
     def __post_init__(self) -> None:
-        require(self.dim >= 2, "dim", self.dim, "dim >= 2")
+        require_at_least(self, dim=2)
 
     def value(self, x: Tensor) -> Tensor:
         head, tail = x[..., :-1], x[..., 1:]
@@ -335,7 +336,7 @@ class WorstCaseChain(Chain):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.eps > 0, "eps", self.eps, "eps > 0")
+        require_positive(self, "eps")
         require(self.length is None or self.length >= 1, "length", self.length, "None or >= 1")
 
     @property

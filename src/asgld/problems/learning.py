@@ -22,6 +22,8 @@ from asgld.problems.base import (
     gather,
     project,
     require,
+    require_at_least,
+    require_positive,
 )
 
 __all__ = ["Digits", "Mixture", "RobustRegression", "Variance"]
@@ -60,8 +62,7 @@ class Digits(FiniteSum):
     num_samples: int = 1797
 
     def __post_init__(self) -> None:
-        require(self.hidden >= 1, "hidden", self.hidden, "hidden >= 1")
-        require(self.l2 >= 0, "l2", self.l2, "l2 >= 0")
+        require_at_least(self, hidden=1, l2=0)
         # The first ten images are one of each class; with fewer a class frequency would be zero.
         require(10 <= self.num_samples <= 1797, "num_samples", self.num_samples, "10 to 1797")
 
@@ -190,12 +191,11 @@ class RobustRegression(FiniteSum):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 1, "dim", self.dim, "dim >= 1")
-        require(self.num_samples >= 1, "num_samples", self.num_samples, "num_samples >= 1")
+        require_at_least(self, dim=1, num_samples=1)
         losses = ("cauchy", "geman-mcclure")
         require(self.loss in losses, "loss", self.loss, f"one of {losses}")
         require(0 <= self.outliers <= 1, "outliers", self.outliers, "a fraction, 0 to 1")
-        require(self.noise >= 0, "noise", self.noise, "noise >= 0")
+        require_at_least(self, noise=0)
 
     @cached_property
     def _solution(self) -> Tensor:
@@ -286,9 +286,8 @@ class Mixture(FiniteSum):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 1, "dim", self.dim, "dim >= 1")
-        require(self.num_samples >= 1, "num_samples", self.num_samples, "num_samples >= 1")
-        require(self.separation > 0, "separation", self.separation, "separation > 0")
+        require_at_least(self, dim=1, num_samples=1)
+        require_positive(self, "separation")
 
     @cached_property
     def _center(self) -> Tensor:
@@ -374,7 +373,7 @@ class Variance(FiniteSum):
     truth: ClassVar[tuple[float, float]] = (0.1, 10.0)
 
     def __post_init__(self) -> None:
-        require(self.num_samples >= 1, "num_samples", self.num_samples, "num_samples >= 1")
+        require_at_least(self, num_samples=1)
         sets = self.data_sets
         require(sets is None or sets >= 1, "data_sets", sets, "None or data_sets >= 1")
         require(self.space in ("log", "x"), "space", self.space, "one of ('log', 'x')")

@@ -23,6 +23,7 @@ from asgld.problems.base import (
     orthonormal,
     project,
     require,
+    require_at_least,
 )
 
 __all__ = ["DeepLinear", "Factorization", "OrthogonalTensor"]
@@ -169,7 +170,7 @@ class OrthogonalTensor(FiniteSum):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 1, "dim", self.dim, "dim >= 1")
+        require_at_least(self, dim=1)
         require(self.penalty > 1, "penalty", self.penalty, "penalty > 1, else f has no minimum")
 
     @property
@@ -261,9 +262,7 @@ class DeepLinear(FiniteSum):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for option in ("inputs", "outputs", "hidden"):
-            require(getattr(self, option) >= 1, option, getattr(self, option), f"{option} >= 1")
-        require(self.depth >= 2, "depth", self.depth, "depth >= 2")
+        require_at_least(self, inputs=1, outputs=1, hidden=1, depth=2)
         enough = self.num_samples >= self.inputs
         require(enough, "num_samples", self.num_samples, f"at least inputs={self.inputs}")
 

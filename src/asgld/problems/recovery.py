@@ -22,6 +22,7 @@ from asgld.problems.base import (
     orthonormal,
     project,
     require,
+    require_at_least,
 )
 
 __all__ = ["PhaseRetrieval", "Sensing"]
@@ -60,7 +61,7 @@ class Sensing(FiniteSum):
 
     def __post_init__(self) -> None:
         require(1 <= self.rank <= self.size, "rank", self.rank, f"1 to size={self.size}")
-        require(self.num_samples >= 1, "num_samples", self.num_samples, "num_samples >= 1")
+        require_at_least(self, num_samples=1)
 
     @property
     def dim(self) -> int:
@@ -151,8 +152,7 @@ class PhaseRetrieval(FiniteSum):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.dim >= 1, "dim", self.dim, "dim >= 1")
-        require(self.num_samples >= 1, "num_samples", self.num_samples, "num_samples >= 1")
+        require_at_least(self, dim=1, num_samples=1)
 
     @cached_property
     def _solution(self) -> Tensor:
