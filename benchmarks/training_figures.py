@@ -32,6 +32,7 @@ def draw(folder: Path, results: Path = RESULTS) -> None:
     matplotlib.use("Agg")
     # Ids that are the same each time, so that a figure changes only with its data.
     matplotlib.rcParams["svg.hashsalt"] = "asgld"
+    matplotlib.rcParams.update({"font.size": 9, "axes.titlesize": 10})
     folder.mkdir(parents=True, exist_ok=True)
     saddles = read(results, "saddles")
     figures = {
@@ -43,7 +44,7 @@ def draw(folder: Path, results: Path = RESULTS) -> None:
     for name, figure in figures.items():
         for kind in ("png", "svg"):
             metadata = {"Date": None} if kind == "svg" else {}
-            figure.savefig(folder / f"{name}.{kind}", dpi=110, metadata=metadata)
+            figure.savefig(folder / f"{name}.{kind}", dpi=160, metadata=metadata)
         print(f"{folder.name}/{name}")
 
 
@@ -56,10 +57,11 @@ def in_order(rows: Rows, column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def canvas(width: float, height: float, panels: int, **options: Any) -> tuple[Any, list[Any]]:
+def canvas(height: float, panels: int, **options: Any) -> tuple[Any, list[Any]]:
+    """A row of panels, in all as wide as a page of text, so that letters keep their size there."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(9, height), layout="constrained")
     axes = list(figure.subplots(1, panels, squeeze=False, **options)[0])
     for panel in axes:
         panel.grid(alpha=0.3)
@@ -70,7 +72,7 @@ def canvas(width: float, height: float, panels: int, **options: Any) -> tuple[An
 def gpt_figure(rows: Rows) -> Any:
     """Validation loss at the end against lr: median and range of the seeds."""
     column = [name for name in rows[0] if name.startswith("loss_")][-1]
-    figure, panels = canvas(12, 5, 2, sharey=True)
+    figure, panels = canvas(6.6, 2, sharey=True)
     medians: dict[tuple[str, str], dict[float, float]] = {}
     for panel, schedule in zip(panels, ("constant", "warm-up and cosine"), strict=True):
         for name, color in COLORS.items():
@@ -105,8 +107,8 @@ def gpt_figure(rows: Rows) -> Any:
         shown.sort(key=lambda entry: entry[0])
         panel.legend(
             [line for _, line, _ in shown], [f"{loss:.3f}  {name}" for loss, _, name in shown],
-            fontsize=8, title="median at the best lr", title_fontsize=8, loc="upper left",
-            bbox_to_anchor=(1.0, 1.0), frameon=False,
+            fontsize=8, title="median at the best lr", title_fontsize=8, loc="upper center",
+            bbox_to_anchor=(0.5, -0.12), frameon=False,
         )  # fmt: skip
     return figure
 
@@ -114,7 +116,7 @@ def gpt_figure(rows: Rows) -> Any:
 def saddle_figure(rows: Rows) -> Any:
     """Median steps to leave the saddle at the best lr, with the interval of the median."""
     problems, names = in_order(rows, "problem"), in_order(rows, "optimizer")
-    figure, panels = canvas(13, 5, len(problems), sharey=True, sharex=True)
+    figure, panels = canvas(4.8, len(problems), sharey=True, sharex=True)
     for panel, problem in zip(panels, problems, strict=True):
         starts = in_order([row for row in rows if row["problem"] == problem], "start")
         for start, color, shift in zip(starts, (EXACT, NEAR), (-0.16, 0.16), strict=True):
@@ -129,14 +131,14 @@ def saddle_figure(rows: Rows) -> Any:
                 panel.plot([low, high], [y, y], color=color, linewidth=2, solid_capstyle="round")
                 panel.plot(middle, y, "o", color=color, markersize=5)
                 panel.annotate(f"{middle:g}", (high, y), (5, 0), textcoords="offset points",
-                               color=color, fontsize=7, va="center")  # fmt: skip
+                               color=color, fontsize=8, va="center")  # fmt: skip
             panel.plot([], [], "o-", color=color, label=start)
-        panel.set(xscale="log", title=problem, xlabel="steps until it has left")
+        panel.set(xscale="log", title=problem, xlabel="steps to leave")
         plain_ticks(panel.xaxis)
-        panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False)
-    # Room for the number beside the slowest.
+        panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), frameon=False)
+    # Room for the number beside the slowest, and for those who stay.
     ends = [float(row["steps_high"]) for row in rows if row["is_best"] == "True"]
-    panels[0].set(xlim=(0.8, 2.5 * max(filter(math.isfinite, ends))))
+    panels[0].set(xlim=(0.8, 5.0 * max(filter(math.isfinite, ends))))
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     return figure
@@ -151,7 +153,7 @@ def saddle_rates_figure(rows: Rows) -> Any:
     """Steps to leave the exact saddle against the size of the first step, for rules that move by a
     multiple of the gradient; a line ends with the largest at which all replicas leave."""
     problems = in_order(rows, "problem")
-    figure, panels = canvas(13, 3.8, len(problems), sharey=True)
+    figure, panels = canvas(3.2, len(problems), sharey=True)
     for panel, problem in zip(panels, problems, strict=True):
         for name, style in (("ASGLD, calibrated", "o-"), ("ASGLD", "o-"), ("SGLD", "k--")):
             wanted = (problem, "exact saddle", name)
@@ -168,7 +170,7 @@ def saddle_rates_figure(rows: Rows) -> Any:
             line.set_color("black" if name == "SGLD" else COLORS[name])
             panel.fill_between(sizes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
             panel.plot(sizes[-1], middle[-1], "D", color=line.get_color(), markersize=6)
-        panel.set(xscale="log", yscale="log", title=problem, xlabel="first step / gradient")
+        panel.set(xscale="log", yscale="log", title=problem, xlabel="step / gradient")
         plain_ticks(panel.xaxis)
     plain_ticks(panels[0].yaxis)
     panels[0].set(ylabel="median steps until it has left")
@@ -188,7 +190,7 @@ def plain_ticks(axis: Any) -> None:
 def few_data_figure(rows: Rows) -> Any:
     """Test loss at the best lr: median over seeds, its interval, and the seeds themselves."""
     sizes, names = in_order(rows, "train_size"), in_order(rows, "optimizer")
-    figure, panels = canvas(12, 4.6, len(sizes), sharey=True)
+    figure, panels = canvas(4.2, len(sizes), sharey=True)
     for panel, size in zip(panels, sizes, strict=True):
         for i, name in enumerate(names):
             losses = best_losses(rows, size, name)
