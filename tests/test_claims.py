@@ -356,8 +356,8 @@ def test_documentation_page_is_a_full_ledger_and_counts_its_rows() -> None:
     assert list(verdicts) == [claim.name for claim in CLAIMS]
     assert "`asgld reproduce --size full`" in text
     counts = Counter(verdicts.values())
-    shown = ", ".join(f"{counts[name]} {name}" for name in ledger.VERDICTS if counts[name])
-    assert f"`. {shown}." in text
+    shown = ", ".join(f"{name} {counts[name]}" for name in ledger.VERDICTS if counts[name])
+    assert f"`. Verdicts: {shown}." in text
 
 
 def test_readme_says_what_the_page_says() -> None:

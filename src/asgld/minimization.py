@@ -391,10 +391,10 @@ class Minimization:
         before = float(self.runs[0].history.values[0].min())
         for label, part in zip(self.labels, self.runs, strict=True):
             best = part.best
-            after = float(part.values[best])
+            after, steps = float(part.values[best]), int(part.steps[best])
             parts.append(
-                f"{int(part.steps[best])} steps of {label}: f from {before:.6g} to {after:.6g}, "
-                f"{part.messages[best].rstrip('.')}."
+                f"{steps} step{'' if steps == 1 else 's'} of {label}: f from {before:.6g} to "
+                f"{after:.6g}, {part.messages[best].rstrip('.')}."
             )
             before = after
         return " ".join(parts)

@@ -396,7 +396,7 @@ def without_times(report: str) -> str:
 
 def markdown(findings: Sequence[Finding], size: str) -> str:
     """The ledger as a page of the documentation."""
-    counts = ", ".join(f"{n} {name}" for name, n in tally(findings).items() if n)
+    counts = ", ".join(f"{name} {n}" for name, n in tally(findings).items() if n)
     lines = [
         "# The paper, claim by claim",
         "",
@@ -406,7 +406,8 @@ def markdown(findings: Sequence[Finding], size: str) -> str:
         "",
         "What Sang and Liu claim, and what the optimizers of this library do. `asgld reproduce` "
         "measures every claim anew and writes this page and a report with all figures; no verdict "
-        f"is typed in. The run behind this page: `asgld reproduce --size {size}`. {counts}.",
+        f"is typed in. The run behind this page: `asgld reproduce --size {size}`. Verdicts: "
+        f"{counts}.",
         "",
         "A verdict follows from checks of a number and its 95 % interval. *Refuted*: a check fails "
         "without which nothing of the claim is left. *Not supported*: it stays open. *Holds with "
