@@ -78,6 +78,8 @@ def run_once(
         folder, is_done = shared / name, shared / f"{name}.done"
         with FileLock(f"{folder}.lock"):
             if not is_done.exists():
+                if folder.exists():
+                    pytest.fail(f"{name} has failed before, in the first test that needed it")
                 folder.mkdir()
                 fill(folder)
                 is_done.touch()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import itertools
 import multiprocessing
 import os
@@ -39,7 +40,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.multiprocessing import start_processes
+from torch.multiprocessing import ProcessRaisedException, start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 import asgld
@@ -482,18 +483,32 @@ def train_placed(placing: Placing, mesh: DeviceMesh | None) -> tuple[Tensor, Ten
 
 
 def run_ranks(worker: Callable[..., None], world_size: int, *arguments: Any) -> None:
-    """Call `worker(rank, world_size, *arguments)` in a process per rank."""
+    """Call `worker(rank, world_size, *arguments)` in a process per rank.
+
+    Now and then gloo (torch 2.13) lets ranks wait for each other in vain; then all start once more.
+    """
     # A server that has imported torch once forks the ranks, which else import it each.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["asgld.distributed", "torch.distributed.pipelining", "torch.distributed.tensor.parallel"]
     )
-    start_processes(worker, (world_size, *arguments), world_size, start_method="forkserver")
+    start = functools.partial(
+        start_processes, worker, (world_size, *arguments), world_size, start_method="forkserver"
+    )
+    try:
+        start()
+    except ProcessRaisedException as error:
+        if "Timed out waiting" not in str(error):
+            raise
+        for folder in (argument for argument in arguments if isinstance(argument, Path)):
+            for left_over in folder.glob("rendezvous*"):
+                left_over.unlink()
+        start()
 
 
 @contextlib.contextmanager
 def process_group(rank: int, world_size: int, rendezvous: Path) -> Iterator[None]:
-    """Join a gloo group that meets at a file; a rank that is missed for a minute is an error."""
+    """Join a gloo group that meets at a file; a rank missed for half a minute is an error."""
     torch.set_num_threads(1)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     dist.init_process_group(
@@ -501,7 +516,7 @@ def process_group(rank: int, world_size: int, rendezvous: Path) -> Iterator[None
         init_method=rendezvous.absolute().as_uri(),
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=30),
     )
     yield
     # The group ends with the process: one that tears it down aborts now and then (torch 2.13).
@@ -517,3 +532,17 @@ def train_table(rank: int, world_size: int, folder: Path) -> None:
             "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")
+
+
+def time_out_at_first(rank: int, world_size: int, folder: Path) -> None:
+    """Fail as gloo does, the first time."""
+    first = folder / f"tried-{rank}"
+    if not first.exists():
+        first.touch()
+        raise RuntimeError("Timed out waiting 30000ms for send operation to complete")
+    (folder / f"done-{rank}").touch()
+
+
+def fail(rank: int, world_size: int, folder: Path) -> None:
+    (folder / f"failed-{rank}-{len(list(folder.iterdir()))}").touch()
+    raise ValueError("a bug of ours")
