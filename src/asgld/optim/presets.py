@@ -55,11 +55,7 @@ class ASG(ASGLD):
     def __init__(
         self, params: ParamsT, lr: float | Tensor = 1e-2, alpha: float = 1.0, **options: Any
     ) -> None:
-        for name in ("sigma", "beta"):
-            if name in options:
-                raise TypeError(
-                    f"ASG takes no {name}={options[name]!r}: it has no noise; use asgld.ASGLD"
-                )
+        _refuse(("sigma", "beta"), options, self, "it has no noise")
         super().__init__(params, lr, alpha, math.inf, 0.0, **options)
 
 
@@ -83,11 +79,7 @@ class SGLD(ASGLD):
     def __init__(
         self, params: ParamsT, lr: float | Tensor = 1e-2, sigma: float = 1e-3, **options: Any
     ) -> None:
-        for name in ("alpha", "beta"):
-            if name in options:
-                raise TypeError(
-                    f"SGLD takes no {name}={options[name]!r}: both exponents are 0; use asgld.ASGLD"
-                )
+        _refuse(("alpha", "beta"), options, self, "both exponents are 0")
         super().__init__(params, lr, 0.0, 0.0, sigma, **options)
 
 
@@ -118,12 +110,7 @@ class PSGLD(ASGLD):
         decay: float = 0.99,
         **options: Any,
     ) -> None:
-        for name in ("alpha", "beta"):
-            if name in options:
-                raise TypeError(
-                    f"PSGLD takes no {name}={options[name]!r}: alpha is 1 and beta 1/2; use "
-                    "asgld.ASGLD"
-                )
+        _refuse(("alpha", "beta"), options, self, "alpha is 1 and beta 1/2")
         options = {"delta": 1e-10, "d_init": 0.0, **options}
         super().__init__(params, lr, 1.0, 0.5, sigma, decay=decay, **options)
 
@@ -175,12 +162,22 @@ class NetworkASGLD(ASGLD):
             raise ValueError(
                 f"Invalid noise value: {noise}: need 0 <= noise < infinity, in gradient steps"
             )
-        for name in ("alpha", "beta", "sigma"):
-            if name in options:
-                raise TypeError(
-                    f"NetworkASGLD takes no {name}={options[name]!r}: it sets alpha = 1, beta = 0 "
-                    "and, from noise, sigma; use asgld.ASGLD"
-                )
+        _refuse(
+            ("alpha", "beta", "sigma"),
+            options,
+            self,
+            "it sets alpha = 1, beta = 0 and, from noise, sigma",
+        )
         sigma = noise * math.sqrt(float(lr) / 2.0)
         options = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0, **options}
         super().__init__(params, lr, 1.0, 0.0, sigma, decay=decay, momentum=momentum, **options)
+
+
+def _refuse(names: tuple[str, ...], options: dict[str, Any], preset: ASGLD, reason: str) -> None:
+    """Raise if an option is among those that a preset fixes."""
+    for name in names:
+        if name in options:
+            raise TypeError(
+                f"{type(preset).__name__} takes no {name}={options[name]!r}: {reason}; use "
+                "asgld.ASGLD"
+            )
