@@ -1,6 +1,7 @@
 """How the rules train: a byte-level GPT, saddles of networks and matrices, networks on few data.
 
     python benchmarks/training.py gpt          losses against lr, with and without a schedule
+    ... --batch 64                             the same with larger batches, to a file of its own
     python benchmarks/training.py saddles      who leaves an exact saddle, who a small start, when
     python benchmarks/training.py few-data     does annealed noise help the test loss?
     python benchmarks/training.py figures      docs/figures/training from the CSV files
@@ -33,6 +34,8 @@ def main() -> None:
     parser.add_argument("part", choices=["gpt", "saddles", "few-data", "figures", "summary"])
     parser.add_argument("--quick", action="store_true", help="seconds on a CPU")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop gpt after this long")
+    parser.add_argument("--batch", type=int, default=16, help="sequences per step of gpt")
+    parser.add_argument("--compile", action="store_true", help="compile the model of gpt")
     parser.add_argument("--only", action="append", default=[], help="a problem, a size, or a row")
     parser.add_argument("--out", help="CSV, or folder of figures, to write")
     arguments = parser.parse_args()
@@ -50,11 +53,19 @@ def main() -> None:
     if arguments.part == "gpt" and device == "cpu" and not arguments.quick:
         sys.exit("gpt needs a CUDA device; --quick runs a small one on the CPU")
     name = arguments.part.replace("-", "_")
+    if arguments.part == "gpt" and arguments.batch != 16:
+        name += f"_{arguments.batch}"
     default = None if arguments.quick else RESULTS / f"training_{name}.csv"
     out = Path(arguments.out) if arguments.out else default
     if arguments.part == "gpt":
         rows = training_gpt.measure_gpt(
-            arguments.quick, device, arguments.seconds, out, arguments.only
+            arguments.quick,
+            device,
+            arguments.seconds,
+            out,
+            arguments.only,
+            arguments.batch,
+            arguments.compile,
         )
     elif arguments.part == "saddles":
         rows = training_saddles.measure_saddles(arguments.quick, arguments.only)

@@ -23,6 +23,7 @@ from torch.nn import functional
 import asgld
 
 Build = Callable[[list[Tensor], float, float], torch.optim.Optimizer]
+Forward = Callable[[Tensor], Tensor]
 NUM_SEEDS = 3
 # What names a row: a run of parts replaces the rows it repeats and leaves the others.
 KEYS = ("optimizer", "schedule", "lr", "seed")
@@ -70,20 +71,26 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
         lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, clip=0.25),
         [*grid(2.5e-4, 9, math.sqrt(2)), 8e-3, 1.6e-2],
     ),
-    "Adagrad": (lambda p, lr, _: torch.optim.Adagrad(p, lr, foreach=True), grid(2.5e-4, 8)),
-    "ASGLD, calibrated": (paper(RATIO), grid(5e-4, 6)),
-    "ASG, calibrated": (paper(0.0), grid(5e-4, 6)),
-    "ASG, calibrated, one scale": (paper(0.0, per_tensor=False), grid(5e-4, 6)),
+    "Adagrad": (
+        lambda p, lr, _: torch.optim.Adagrad(p, lr, foreach=True),
+        [*grid(2.5e-4, 13, math.sqrt(2)), 3.2e-2],
+    ),
+    "ASGLD, calibrated": (paper(RATIO), grid(5e-4, 11, math.sqrt(2))),
+    "ASG, calibrated": (paper(0.0), grid(5e-4, 11, math.sqrt(2))),
+    "ASGLD, calibrated, warmup 1e-4": (paper(RATIO, warmup=1e-4), grid(5e-4, 11, math.sqrt(2))),
+    "ASG, calibrated, warmup 1e-4": (paper(0.0, warmup=1e-4), grid(5e-4, 11, math.sqrt(2))),
+    "ASG, calibrated, warmup 1": (paper(0.0, warmup=1.0), grid(5e-4, 6)),
+    "ASG, calibrated, one scale": (paper(0.0, per_tensor=False, warmup=1.0), grid(5e-4, 6)),
     "ASG, calibrated, no clip": (paper(0.0, clip=None, warmup=100.0), grid(5e-4, 6)),
     "PSGLD": (
         lambda p, lr, ms: asgld.PSGLD(p, lr, sigma=RATIO * math.sqrt(lr / 2) * ms**0.25),
-        grid(6.25e-5, 6),
+        grid(3.125e-5, 7),
     ),
-    "pSGLD of devinterp": (devinterp_psgld, grid(2.5e-4, 5)),
-    "SGD, momentum": (lambda p, lr, _: torch.optim.SGD(p, lr, momentum=0.9), grid(1e-2, 5)),
+    "pSGLD of devinterp": (devinterp_psgld, grid(1.25e-4, 6)),
+    "SGD, momentum": (lambda p, lr, _: torch.optim.SGD(p, lr, momentum=0.9), grid(5e-3, 6)),
     "SGLD": (
         lambda p, lr, ms: asgld.SGLD(p, lr, sigma=RATIO * math.sqrt(lr * ms / 2)),
-        grid(5e-2, 5),
+        grid(2.5e-2, 6),
     ),
 }
 
@@ -186,9 +193,9 @@ class ReplicatedGPT(torch.nn.Module):
 class GPTWork:
     """The model, its data, and one captured graph of loss and gradients that all settings share."""
 
-    def __init__(self, quick: bool, device: str) -> None:
+    def __init__(self, quick: bool, device: str, batch: int, compiles: bool = False) -> None:
         self.steps = 20 if quick else 1000
-        self.context, self.batch = (32, 4) if quick else (256, 16)
+        self.context, self.batch = (32, 4) if quick else (256, batch)
         size = (1, 32, 2) if quick else (6, 384, 6)
         self.model = ReplicatedGPT(NUM_SEEDS, *size, self.context).to(device)
         self.model.start = {name: value.to(device) for name, value in self.model.start.items()}
@@ -200,27 +207,28 @@ class GPTWork:
         limit = len(self.train) - self.context - 1
         self.offsets = torch.randint(limit, shape, generator=generator).to(device)
         limit = len(self.check) - self.context - 1
-        shape = (2 if quick else 8, 1, 4 * self.batch)
+        shape = (2 if quick else 8, 1, 64)
         self.check_offsets = torch.randint(limit, shape, generator=generator).to(device)
         self.check_offsets = self.check_offsets.expand(-1, NUM_SEEDS, -1)
         self.chosen = self.offsets[0].clone()
         self.loss = torch.zeros(NUM_SEEDS, device=device)
+        self.forward = torch.compile(self.model) if compiles else self.model
         self.device = device
         self.compute = self._capture() if device == "cuda" else self._compute
 
     def _tokens(self, text: Tensor, offsets: Tensor) -> Tensor:
         return text[offsets[..., None] + torch.arange(self.context + 1, device=text.device)]
 
-    def _losses(self, text: Tensor, offsets: Tensor) -> Tensor:
+    def _losses(self, forward: Forward, text: Tensor, offsets: Tensor) -> Tensor:
         kind = torch.bfloat16 if self.device == "cuda" else torch.float32
         enabled = self.device == "cuda"
         with torch.autocast(self.device, kind, enabled=enabled, cache_enabled=False):
-            return self.model(self._tokens(text, offsets))
+            return forward(self._tokens(text, offsets))
 
     def _compute(self) -> None:
         for p in self.model.parameters():
             p.grad = None
-        losses = self._losses(self.train, self.chosen)
+        losses = self._losses(self.forward, self.train, self.chosen)
         losses.sum().backward()
         self.loss.copy_(losses.detach())
 
@@ -240,7 +248,7 @@ class GPTWork:
 
     def check_losses(self) -> Tensor:
         with torch.no_grad():
-            found = [self._losses(self.check, offsets) for offsets in self.check_offsets]
+            found = [self._losses(self.model, self.check, each) for each in self.check_offsets]
         return torch.stack(found).mean(0)
 
     def mean_square(self) -> float:
@@ -275,9 +283,15 @@ class GPTWork:
 
 
 def measure_gpt(
-    quick: bool, device: str, seconds: float, out: Path | None, only: list[str]
+    quick: bool,
+    device: str,
+    seconds: float,
+    out: Path | None,
+    only: list[str],
+    batch: int,
+    compiles: bool,
 ) -> list[dict[str, Any]]:
-    work = GPTWork(quick, device)
+    work = GPTWork(quick, device, batch, compiles)
     mean_square = work.mean_square()
     begun, rows = time.time(), []
     chosen = [row.split("/") for row in only]  # optimizer/schedule/lr, the last two optional

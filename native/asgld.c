@@ -148,7 +148,8 @@ static void draw_words(const draw *d, uint64_t index, int64_t count, uint32_t *o
     philox_begin(&x, d, index);
     for (int64_t i = 0; i < count; skip = 0) {
         int64_t part = BLOCK - skip < count - i ? BLOCK - skip : count - i;
-        next_words(&x, words);
+        if (d->purpose == ROUND) next_words(&x, ROUNDS_OF_ROUND, words);
+        else next_words(&x, ROUNDS, words);
         memcpy(out + i, words + skip, (size_t)part * sizeof *words);
         i += part;
     }

@@ -1,4 +1,4 @@
-/* Philox4x32-10 and the Box-Muller transform, in steps that a software pipeline can interleave.
+/* Philox4x32 and the Box-Muller transform, in steps that a software pipeline can interleave.
  *
  * A block is 2 * LANES consecutive elements: LANES / 2 counters, LANES pairs of words, 2 * LANES
  * normals. The contract (which counter, which word, which normal) is in asgld/noise.py. */
@@ -7,12 +7,14 @@
 
 #include "simd.h"
 
-enum { BLOCK = 2 * LANES, ROUNDS = 10 };
+enum { BLOCK = 2 * LANES, ROUNDS = 10, ROUNDS_OF_ROUND = 7 };
 static const uint32_t PHILOX_0 = 0xD2511F53u, PHILOX_1 = 0xCD9E8D57u;
 static const uint32_t WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
 
 /* What words are for, as in asgld/noise.py. */
 enum { UPDATE, ROUND };
+
+INLINE int rounds_of(uint32_t purpose) { return purpose == ROUND ? ROUNDS_OF_ROUND : ROUNDS; }
 
 /* Which words: all that a counter holds but the number of the four elements it serves. */
 typedef struct {
@@ -49,7 +51,8 @@ INLINE void philox_begin(philox *x, const draw *d, uint64_t index) {
         k->key[2 * r] = key_0 + (uint32_t)r * WEYL_0;
         k->key[2 * r + 1] = key_1 + (uint32_t)r * WEYL_1;
     }
-    k->last_key = k->key[2 * ROUNDS - 2] | (uint64_t)k->key[2 * ROUNDS - 1] << 32;
+    int last = rounds_of(d->purpose) - 1;
+    k->last_key = k->key[2 * last] | (uint64_t)k->key[2 * last + 1] << 32;
     /* Counters in the order in which interleaving cosines and sines yields consecutive elements. */
     u64v product;
     for (int i = 0; i < LANES / 2; i++)
@@ -65,7 +68,7 @@ typedef struct {
     f32v z_low, z_high;                                        /* the block's normals, in order */
 } block;
 
-/* Three steps per round: multiply, shift, exclusive or. */
+/* Three steps per round: multiply, shift, exclusive or. These are the steps of an update's words. */
 enum { PHILOX_STEPS = 3 * ROUNDS };
 
 INLINE void philox_enter(philox *x, block *b) {
@@ -73,13 +76,13 @@ INLINE void philox_enter(philox *x, block *b) {
     x->product = (u32v)((u64v)x->product + (uint64_t)PHILOX_0 * (BLOCK / 4));
 }
 
-INLINE void philox_step(int step, const philox_key *k, block *b) {
+INLINE void philox_step_of(int rounds, int step, const philox_key *k, block *b) {
     int r = step / 3, part = step % 3;
     if (part == 0) {
         if (r >= 2) b->product_0 = multiply_low(b->c0, splat_low(PHILOX_0));
         if (r >= 1) b->product_1 = multiply_low(b->c2, splat_low(PHILOX_1));
     } else if (part == 1) {
-        if (r == ROUNDS - 1) {
+        if (r == rounds - 1) {
             b->high_0 = pair_low(b->c1, b->c3);
             b->high_1 = pair_high(b->product_1, b->product_0);
             b->odd = pair_low(b->product_1, b->product_0);
@@ -93,7 +96,7 @@ INLINE void philox_step(int step, const philox_key *k, block *b) {
         b->c0 = b->high_1 ^ splat_word(k->mix_1a);
         b->c1 = b->product_1;
         b->c2 = b->product_0 ^ splat_word(k->mix_1b);
-    } else if (r == ROUNDS - 1) {
+    } else if (r == rounds - 1) {
         b->even = xor3(b->high_1, b->high_0, (u32v)((u64v){0} + k->last_key));
     } else {
         b->c0 = xor3(b->high_1, b->c1, splat_word(k->key[2 * r]));
@@ -102,6 +105,10 @@ INLINE void philox_step(int step, const philox_key *k, block *b) {
         b->c1 = b->product_1;
         b->c3 = b->product_0;
     }
+}
+
+INLINE void philox_step(int step, const philox_key *k, block *b) {
+    philox_step_of(ROUNDS, step, k, b);
 }
 
 /* Polynomials of the Box-Muller transform, highest power first. */
@@ -185,10 +192,10 @@ INLINE void normal_step(int step, const coefficients *k, block *b) {
 }
 
 /* The words of the next block, in order. */
-INLINE void next_words(philox *x, uint32_t *words) {
+INLINE void next_words(philox *x, int rounds, uint32_t *words) {
     block b;
     philox_enter(x, &b);
-    UNROLL for (int step = 0; step < PHILOX_STEPS; step++) philox_step(step, &x->key, &b);
+    UNROLL for (int step = 0; step < 3 * rounds; step++) philox_step_of(rounds, step, &x->key, &b);
     u32v low = (u32v)interleave_low((f32v)b.even, (f32v)b.odd);
     u32v high = (u32v)interleave_high((f32v)b.even, (f32v)b.odd);
     memcpy(words, &low, sizeof low);

@@ -89,7 +89,7 @@ INLINE void normal_pairs64(const uint32_t *even, const uint32_t *odd, f64v *cosi
 /* The normals of the next block, in order. */
 INLINE void next_normals64(philox *x, double *z) {
     uint32_t words[BLOCK], even[LANES], odd[LANES];
-    next_words(x, words);
+    next_words(x, ROUNDS, words);
     UNROLL for (int i = 0; i < LANES; i++) {
         even[i] = words[2 * i];
         odd[i] = words[2 * i + 1];

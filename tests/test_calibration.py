@@ -221,7 +221,7 @@ def test_groups_from_gradients_bound_the_first_step_by_lr() -> None:
     p.grad = torch.randn(1000, generator=torch.Generator().manual_seed(0)) ** 3  # heavy tails
     for clip, bound in (
         (0.0, 1.0),
-        (None, float(p.grad.abs().max() / p.grad.square().mean() ** 0.5)),
+        (None, float(p.grad.abs().max() / (0.01 * p.grad.square().mean()) ** 0.5)),
     ):
         q = p.detach().clone().requires_grad_()
         q.grad = p.grad
@@ -234,7 +234,7 @@ def test_groups_from_gradients_give_a_zero_gradient_the_scale_of_all() -> None:
     p, q = (torch.zeros(2, requires_grad=True) for _ in range(2))
     p.grad, q.grad = torch.full((2,), 2.0), torch.zeros(2)
     groups = asgld.groups_from_gradients([p, q], lr=0.1)
-    assert [group["d_init"] for group in groups] == [4.0, 2.0]
+    assert [group["d_init"] for group in groups] == [0.04, 0.02]
 
 
 def test_groups_from_gradients_refuse_what_says_nothing() -> None:

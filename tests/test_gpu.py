@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEATING, OPTIMIZERS, make_parameters, make_tensor
+from helpers import (
+    HEATING,
+    OPTIMIZERS,
+    assert_plan_follows_what_changes,
+    make_parameters,
+    make_tensor,
+)
 from torch import Tensor
 
 import asgld
@@ -17,14 +23,17 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings(HEATING),
 ]
-SHAPES = [(5, 7), (), (1000,), (0, 3), (33, 65), (4, 3, 2, 2)]
+SHAPES: list[tuple[int, ...]] = [(5, 7), (), (1000,), (0, 3), (33, 65), (4, 3, 2, 2)]
+PLANNED: list[tuple[int, ...]] = [(5, 7), (1000,), (33, 65), (0, 3), ()]
 FUSED = {"fused": True}
 LOOP = {"foreach": False, "fused": False}
 WIDER = {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
 
 
-def make(dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    return [p.detach().cuda().requires_grad_() for p in make_parameters(SHAPES, dtype=dtype)]
+def make(
+    dtype: torch.dtype = torch.float32, shapes: list[tuple[int, ...]] = SHAPES
+) -> list[Tensor]:
+    return [p.detach().cuda().requires_grad_() for p in make_parameters(shapes, dtype=dtype)]
 
 
 def feed(optimizer: torch.optim.Optimizer, k: int) -> None:
@@ -94,32 +103,9 @@ def test_gpu_resume_is_bit_exact(options: dict[str, Any]) -> None:
     assert torch.equal(values(resumed), values(straight))
 
 
-def test_gpu_plan_follows_what_changes() -> None:
-    """A gradient that moves, vanishes or is strided, a knob that changes: as without a plan."""
-
-    def unsteady(optimizer: asgld.ASGLD, params: list[Tensor]) -> None:
-        for k in range(8):
-            feed(optimizer, k)
-            if k == 2:
-                params[2].grad = None
-            if k == 3:
-                params[0].grad = params[0].grad.t().contiguous().t()  # type: ignore[union-attr]
-            if k == 5:
-                optimizer.param_groups[0]["sigma"] = 0.5
-                optimizer.param_groups[0]["seed"] = 77
-            if k == 6:
-                params[4].data = params[4].data.clone()
-                optimizer.state[params[1]]["step"].fill_(100)
-            optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
-            optimizer.step()
-
-    planned, fresh = make(), make()
-    unsteady(asgld.ASGLD(planned, **FUSED), planned)
-    optimizer = asgld.ASGLD(fresh, **FUSED)
-    optimizer.register_step_pre_hook(lambda o, *_: o._plans.clear())
-    unsteady(optimizer, fresh)
-    assert torch.equal(values(planned), values(fresh))
-    assert int(optimizer.state[fresh[2]]["step"]) == 7
+@pytest.mark.parametrize("options", [{}, WIDER])
+def test_gpu_plan_follows_what_changes(options: dict[str, Any]) -> None:
+    assert_plan_follows_what_changes(lambda: make(shapes=PLANNED), **options)
 
 
 def test_gpu_graph_replays_draw_new_noise() -> None:

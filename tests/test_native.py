@@ -129,9 +129,9 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 @pytest.mark.parametrize("build", _native.available_builds())
-@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)
+@pytest.mark.parametrize(("counter", "key", "answer", "_"), KNOWN_ANSWERS)
 def test_native_words_are_random123s_known_answers(
-    build: str, counter: str, key: str, answer: str
+    build: str, counter: str, key: str, answer: str, _: str
 ) -> None:
     _native.set_build(build)
     c0, c1, c2, c3 = (int(word, 16) for word in counter.split())

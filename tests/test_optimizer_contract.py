@@ -14,11 +14,20 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import BACKENDS, OPTIMIZERS, make_model, make_parameters, make_tensor, take_steps
+from helpers import (
+    BACKENDS,
+    OPTIMIZERS,
+    assert_plan_follows_what_changes,
+    make_model,
+    make_parameters,
+    make_tensor,
+    take_steps,
+)
 from torch.optim import lr_scheduler, swa_utils
 
 import asgld
 from asgld import noise
+from asgld.optim import _native
 
 SHAPES: list[tuple[int, ...]] = [(3, 4), (5,), ()]
 
@@ -47,6 +56,26 @@ def test_state_exists_before_the_first_step(name: str) -> None:
     for p in params:
         assert optimizer.state[p]["step"] == 0
         assert (optimizer.state[p]["sum"] == 0).all()
+
+
+@pytest.mark.skipif(_native.unavailable_reason() is not None, reason="needs the compiled kernel")
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "decay": 0.9}])
+def test_plan_follows_what_changes(options: dict[str, Any]) -> None:
+    shapes: list[tuple[int, ...]] = [(5, 7), (1000,), (33, 65), (0, 3), ()]
+    assert_plan_follows_what_changes(lambda: make_parameters(shapes), **options)
+
+
+def test_step_counts_of_a_group_share_a_version_also_after_loading() -> None:
+    """A plan asks one tensor, not one per parameter, whether a count was written to."""
+    optimizer = asgld.ASGLD(make_parameters(SHAPES))
+    for _ in range(2):
+        counts = [state["step"] for state in optimizer.state.values()]
+        before = counts[0]._version
+        counts[2].add_(1)
+        assert counts[0]._version == before + 1
+        assert [int(count) for count in counts[:2]] == [0, 0]
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert int(optimizer.state_dict()["state"][2]["step"]) == 2
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -248,7 +248,7 @@ def groups_from_gradients(
     lr: float,
     alpha: float = 1.0,
     beta: float = 1.0,
-    warmup: float = 1.0,
+    warmup: float = 0.01,
     clip: float | None = 0.0,
     noise: float = 0.1,
     per_tensor: bool = True,
@@ -262,15 +262,17 @@ def groups_from_gradients(
 
     D begins as if w such gradients had been seen. D lags by a step, so that a gradient far above
     all before it would move its coordinate far; the clip bounds every scaled gradient by
-    ``k ** clip``, as Adagrad's are bounded by one. Without it (``clip=None``), D needs a warm-up of
-    100 or more, or the first steps tear a network's initialization apart. The first noise step is
-    nu times a gradient step. Call it after one backward pass. Gradients of DDP are the same on all
-    ranks and those of FSDP2 or tensor parallelism are reduced, so all ranks get the same groups.
+    ``k ** clip``, as Adagrad's are bounded by one. With it D may begin small, and soon holds what
+    was seen and nothing else. Without it (``clip=None``), D needs a warm-up of 100 or more, or the
+    first steps tear a network's initialization apart. The first noise step is nu times a gradient
+    step that is not clipped: by default as large as a clipped one, and a tenth of one as soon as D
+    has seen a gradient. Call it after one backward pass. Gradients of DDP are the same on all ranks
+    and those of FSDP2 or tensor parallelism are reduced, so all ranks get the same groups.
 
     Args:
         params: parameters, or pairs of name and parameter, with gradients.
         lr, alpha, beta: as for the optimizer.
-        warmup: w.
+        warmup: w. Far below ``noise ** 2`` the first noise step is much larger than a clipped one.
         clip: as for the optimizer.
         noise: nu; 0 for none.
         per_tensor: one group per tensor, scaled to its own gradient, not one for all, which is a
@@ -282,7 +284,7 @@ def groups_from_gradients(
         >>> model(torch.ones(3)).sum().backward()
         >>> groups = groups_from_gradients(model.named_parameters(), lr=1e-2)
         >>> [group["d_init"] for group in groups]        # all gradients are one here
-        [1.0, 1.0]
+        [0.01, 0.01]
         >>> optimizer = asgld.ASGLD(groups, lr=1e-2)
     """
     entries: list[Any] = list(params)

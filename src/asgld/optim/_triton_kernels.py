@@ -23,6 +23,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from asgld.noise import Purpose, rounds_of
+
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # Columns of the table of addresses, one row of 64-bit integers per tensor,
@@ -37,6 +39,10 @@ SHARED = tl.constexpr(9)
 # and of the knobs that change rarely, one row of doubles.
 SIGMA, DELTA, D_INIT, WEIGHT_DECAY, ALPHA = (tl.constexpr(i) for i in range(5))
 BETA, DECAY, INERTIA, CLIP, ANNEALING = (tl.constexpr(i) for i in range(5, 10))
+
+# What words are for, and how many rounds of Philox they get; see asgld.noise.
+UPDATE, ROUND = tl.constexpr(Purpose.UPDATE.value), tl.constexpr(Purpose.ROUND.value)
+ROUNDS, ROUNDS_OF_ROUND = (tl.constexpr(rounds_of(p)) for p in (Purpose.UPDATE, Purpose.ROUND))
 
 # How a power of D is taken.
 NO_NOISE, ONE, ROOT, WHOLE, GENERAL = (tl.constexpr(i) for i in range(5))
@@ -70,7 +76,7 @@ def _philox(q, purpose: tl.constexpr, step, stream, seed):
     c3 = (q * 0 + stream).to(tl.uint32)
     key_0 = seed & 0xFFFFFFFF
     key_1 = (seed >> 32) & 0xFFFFFFFF
-    for _ in tl.static_range(10):
+    for _ in tl.static_range(ROUNDS_OF_ROUND if purpose == ROUND else ROUNDS):
         product_0 = _multiply(c0, 0xD2511F53)
         product_1 = _multiply(c2, 0xCD9E8D57)
         c0 = (product_1 >> 32).to(tl.uint32) ^ c1 ^ key_0.to(tl.uint32)
@@ -154,7 +160,7 @@ def _normals(
     index, step, stream, seed, size: tl.constexpr, in_fours: tl.constexpr, is_double: tl.constexpr
 ):
     """Return rows of four normals: of the elements from each index on, or of each index alone."""
-    w0, w1, w2, w3 = _philox(index >> 2, 0, step, stream, seed)
+    w0, w1, w2, w3 = _philox(index >> 2, UPDATE, step, stream, seed)
     if in_fours:
         z0, z1 = _box_muller(w0, w1, is_double)
         z2, z3 = _box_muller(w2, w3, is_double)
@@ -329,7 +335,7 @@ def _update_part(
     rounds_param: tl.constexpr = rounds and (param_type == tl.bfloat16 or param_type == tl.float16)
     rounds_sum: tl.constexpr = rounds and sum_type == tl.bfloat16
     if rounds_param or rounds_sum:
-        word = _words(index, 1, step, stream, seed, size, in_fours)
+        word = _words(index, ROUND, step, stream, seed, size, in_fours)
     if rounds_param:
         tl.store(param + first + j, _round(x, word, param_type), mask)
     else:

@@ -213,6 +213,7 @@ class ASGLD(Optimizer):
             }
             if group["momentum"] != 0.0:
                 self.state[p]["momentum"] = torch.zeros_like(real, dtype=_working_dtype(p))
+        _share_counts([self.state[p] for p in params])
 
     def _why_not_fused(self, group: dict[str, Any]) -> str | None:
         if group["differentiable"]:
@@ -303,7 +304,6 @@ class ASGLD(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step. `closure`, if given, computes gradients and returns the loss."""
         loss = None
@@ -312,15 +312,28 @@ class ASGLD(Optimizer):
                 loss = closure()
 
         # Every group is checked before any is updated. A group whose step a kernel has taken before
-        # has a plan; the others are collected anew.
-        work: list[tuple[dict[str, Any], str, Tensors, list[int] | None]] = []
+        # has a plan, which finds the addresses of its gradients.
+        found: list[list[int] | None] = [None] * len(self.param_groups)
+        if not torch.compiler.is_compiling():
+            for number, plan in self._plans.items():
+                found[number] = plan.gradients(self.param_groups[number], self.state)
+        known = [addresses for addresses in found if addresses is not None]
+        if len(known) < len(found):
+            self._step_anew(found)
+            return loss
+        scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        for number, addresses in enumerate(known):
+            self._plans[number].step(addresses, _rule(self.param_groups[number]), *scaling)
+        return loss
+
+    @_use_grad_for_differentiable
+    def _step_anew(self, found: list[list[int] | None]) -> None:
+        """Take one step in which some groups have to be collected: those without addresses."""
+        _check_graph_capture(self)
         is_compiling = torch.compiler.is_compiling()
-        if len(self._plans) < len(self.param_groups):  # a plan checks for itself, and sooner
-            _check_graph_capture(self)
-        for number, group in enumerate(self.param_groups):
+        work: list[tuple[dict[str, Any], str, Tensors, list[int] | None]] = []
+        for number, (group, addresses) in enumerate(zip(self.param_groups, found, strict=True)):
             tensors, backend = Tensors([], [], [], [], [], [], []), "fused"
-            plan = None if is_compiling else self._plans.get(number)
-            addresses = None if plan is None else plan.gradients(group, self.state)
             if addresses is None:
                 backend = self._init_group(group, *tensors)
                 if backend == "fused" and not is_compiling:
@@ -340,7 +353,6 @@ class ASGLD(Optimizer):
                 grad_scale=grad_scale,
                 found_inf=found_inf,
             )
-        return loss
 
     @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -375,6 +387,7 @@ class ASGLD(Optimizer):
                 )
                 if group["momentum"] != 0.0:
                     state["momentum"] = saved["momentum"].to(p.device, _working_dtype(p), copy=True)
+            _share_counts([self.state[p] for p in group["params"]])
 
 
 # ----------------------------------------------------------------------------------------------
@@ -461,6 +474,17 @@ def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
 
 def _working_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def _share_counts(states: list[dict[str, Any]]) -> None:
+    """Make step counts the elements of one tensor per device, whose version tells of every edit."""
+    of_device: dict[torch.device, list[dict[str, Any]]] = {}
+    for state in states:
+        of_device.setdefault(state["step"].device, []).append(state)
+    for group in of_device.values():
+        counts = torch.stack([state["step"] for state in group]).unbind()
+        for state, count in zip(group, counts, strict=True):
+            state["step"] = count
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
@@ -202,15 +202,15 @@ class Plan:
         placed, specs = _specs(owners, self._shards), _specs([p.grad for p in owners], self._shards)
         self._specs = specs if specs == placed else placed
         self._all_states = list(states.values())
-        self._states = [states[p] for p in owners]
-        self._sums = [state["sum"] for state in self._states]
-        self._steps = [state["step"] for state in self._states]
-        self._momenta = [state.get("momentum") for state in self._states]
-        self._has_momenta = any(m is not None for m in self._momenta)
+        held_states = [states[p] for p in owners]
+        self._states = [(s, s["sum"], s["step"], s.get("momentum")) for s in held_states]
+        self._all = list(range(len(owners)))
         self._addresses = [param.data_ptr() for param in tensors.params]
+        self._grads = [grad.data_ptr() for grad in tensors.grads]
         # What has one dimension, torch keeps dense.
         self._matrices = [i for i, grad in enumerate(tensors.grads) if grad.dim() > 1]
-        self._versions = _count_edits(tensors.steps)
+        self._counters = _counters(tensors.steps)
+        self._edits = _count_edits(self._counters)
         self._tables = _tables(tensors, host_counts=not group["capturable"])
 
     @staticmethod
@@ -238,22 +238,25 @@ class Plan:
                 if _specs(grads, self._shards) != self._specs:
                     return None
                 params, grads = _held(params, self._shards), _held(grads, self._shards)
-            addresses = list(map(Tensor.data_ptr, grads))
+            self._grads = _addresses(grads, self._grads, self._all)
             fits = (
-                list(map(Tensor.data_ptr, params)) == self._addresses
-                and all(grads[i].is_contiguous() for i in self._matrices)
+                _addresses(params, self._addresses, self._all) is self._addresses
+                and all(map(Tensor.is_contiguous, map(grads.__getitem__, self._matrices)))
                 and all(map(is_, states.values(), self._all_states))
-                and all(map(is_, map(itemgetter("sum"), self._states), self._sums))
-                and all(map(is_, map(itemgetter("step"), self._states), self._steps))
-                and _count_edits(self._steps) == self._versions
-                and not (self._has_momenta and self._lost_momenta())
+                and self._has_states()
+                and _count_edits(self._counters) == self._edits
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return None
-        return addresses if fits else None
+        return self._grads if fits else None
 
-    def _lost_momenta(self) -> bool:
-        return any(s["momentum"] is not m for s, m in zip(self._states, self._momenta, strict=True))
+    def _has_states(self) -> bool:
+        for state, total, step, momentum in self._states:
+            if state["sum"] is not total or state["step"] is not step:
+                return False
+            if momentum is not None and state["momentum"] is not momentum:
+                return False
+        return True
 
     def step(
         self,
@@ -267,9 +270,27 @@ class Plan:
             table.step(chosen, rule, grad_scale, found_inf)
 
 
-def _count_edits(steps: Sequence[Tensor]) -> int:
+# One call in place of one per tensor; torch's builds for CUDA have it.
+_are_at = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+
+
+def _addresses(tensors: list[Tensor], last: list[int], indices: list[int]) -> list[int]:
+    """Return where the tensors lie: `last` itself, if they lie there."""
+    if _are_at is not None and _are_at(tensors, last, indices):
+        return last
+    found = list(map(Tensor.data_ptr, tensors))
+    return last if found == last else found
+
+
+def _counters(steps: Sequence[Tensor]) -> list[Tensor]:
+    """What the step counts are elements of, or they themselves: with whom they share a version."""
+    owners = [step if step._base is None else step._base for step in steps]
+    return list({id(owner): owner for owner in owners}.values())
+
+
+def _count_edits(counters: Sequence[Tensor]) -> int:
     """How often step counts were written by others than kernels."""
-    return sum(map(attrgetter("_version"), steps))
+    return sum(map(attrgetter("_version"), counters))
 
 
 def _specs(tensors: Sequence[Any], shards: Sequence[int]) -> list[Any]:
