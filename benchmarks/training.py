@@ -1,7 +1,7 @@
 """How the rules train: a byte-level GPT, saddles of networks and matrices, networks on few data.
 
     python benchmarks/training.py gpt          losses against lr, with and without a schedule
-    ... --batch 64                             the same with larger batches, to a file of its own
+    ... --batch 64                             the same with other batches, to a file of its own
     python benchmarks/training.py saddles      who leaves an exact saddle, who a small start, when
     python benchmarks/training.py few-data     does annealed noise help the test loss?
     python benchmarks/training.py figures      docs/figures/training from the CSV files
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="seconds on a CPU")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop gpt after this long")
     parser.add_argument("--batch", type=int, default=16, help="sequences per step of gpt")
+    parser.add_argument("--first-seed", type=int, default=0, help="gpt runs this seed and two more")
     parser.add_argument("--compile", action="store_true", help="compile the model of gpt")
     parser.add_argument("--only", action="append", default=[], help="a problem, a size, or a row")
     parser.add_argument("--out", help="CSV, or folder of figures, to write")
@@ -47,8 +48,11 @@ def main() -> None:
     if arguments.part == "summary":
         import training_summary
 
-        rows_of = Path(arguments.out or RESULTS / "training_gpt.csv")
-        sys.exit(not training_summary.summarize(training_summary.read(rows_of)))
+        kept = []
+        for batch, name in ((16, "training_gpt.csv"), (64, "training_gpt_64.csv")):
+            print(f"\nBatches of {batch}")
+            kept.append(training_summary.summarize(training_summary.read(RESULTS / name)))
+        sys.exit(not all(kept))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if arguments.part == "gpt" and device == "cpu" and not arguments.quick:
         sys.exit("gpt needs a CUDA device; --quick runs a small one on the CPU")
@@ -66,6 +70,7 @@ def main() -> None:
             arguments.only,
             arguments.batch,
             arguments.compile,
+            arguments.first_seed,
         )
     elif arguments.part == "saddles":
         rows = training_saddles.measure_saddles(arguments.quick, arguments.only)

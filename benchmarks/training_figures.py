@@ -37,6 +37,7 @@ def draw(folder: Path, results: Path = RESULTS) -> None:
     saddles = read(results, "saddles")
     figures = {
         "gpt": gpt_figure(read(results, "gpt")),
+        "gpt-64": gpt_figure(read(results, "gpt_64"), height=4.2),
         "saddles": saddle_figure(saddles),
         "saddles-lr": saddle_rates_figure(saddles),
         "few-data": few_data_figure(read(results, "few_data")),
@@ -69,10 +70,10 @@ def canvas(height: float, panels: int, **options: Any) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def gpt_figure(rows: Rows) -> Any:
+def gpt_figure(rows: Rows, height: float = 6.6) -> Any:
     """Validation loss at the end against lr: median and range of the seeds."""
     column = [name for name in rows[0] if name.startswith("loss_")][-1]
-    figure, panels = canvas(6.6, 2, sharey=True)
+    figure, panels = canvas(height, 2, sharey=True)
     medians: dict[tuple[str, str], dict[float, float]] = {}
     for panel, schedule in zip(panels, ("constant", "warm-up and cosine"), strict=True):
         for name, color in COLORS.items():

@@ -120,9 +120,9 @@ def library_source(limit: int) -> Tensor:
 class ReplicatedGPT(torch.nn.Module):
     """As many independent transformers as there are seeds, along the first axis of all tensors."""
 
-    def __init__(self, seeds: int, layers: int, width: int, heads: int, context: int) -> None:
+    def __init__(self, seeds: range, layers: int, width: int, heads: int, context: int) -> None:
         super().__init__()
-        self.heads, self.layers, self.seeds = heads, layers, seeds
+        self.heads, self.layers = heads, layers
         shapes: dict[str, tuple[tuple[int, ...], float]] = {
             "token": ((256, width), 0.02),
             "place": ((context, width), 0.02),
@@ -145,11 +145,11 @@ class ReplicatedGPT(torch.nn.Module):
                 torch.randn(
                     shape, generator=torch.Generator().manual_seed(1000 * s + len(self.start))
                 )
-                for s in range(seeds)
+                for s in seeds
             ]
             self.start[name] = scale * torch.stack(drawn)
-        self.start |= {name: torch.zeros(seeds, 1, size) for name, size in vectors.items()}
-        self.start |= {name: torch.ones(seeds, 1, 1, width) for name in gains}
+        self.start |= {name: torch.zeros(len(seeds), 1, size) for name, size in vectors.items()}
+        self.start |= {name: torch.ones(len(seeds), 1, 1, width) for name in gains}
         for name, value in self.start.items():
             self.register_parameter(name, torch.nn.Parameter(value.clone()))
 
@@ -193,19 +193,27 @@ class ReplicatedGPT(torch.nn.Module):
 class GPTWork:
     """The model, its data, and one captured graph of loss and gradients that all settings share."""
 
-    def __init__(self, quick: bool, device: str, batch: int, compiles: bool = False) -> None:
+    def __init__(
+        self, quick: bool, device: str, batch: int, compiles: bool = False, first_seed: int = 0
+    ) -> None:
         self.steps = 20 if quick else 1000
         self.context, self.batch = (32, 4) if quick else (256, batch)
         size = (1, 32, 2) if quick else (6, 384, 6)
-        self.model = ReplicatedGPT(NUM_SEEDS, *size, self.context).to(device)
+        self.seeds = range(first_seed, first_seed + NUM_SEEDS)
+        self.model = ReplicatedGPT(self.seeds, *size, self.context).to(device)
         self.model.start = {name: value.to(device) for name, value in self.model.start.items()}
         source = library_source(200_000 if quick else 5_500_000).to(device).long()
         cut = len(source) * 9 // 10
         self.train, self.check = source[:cut], source[cut:]
-        generator = torch.Generator().manual_seed(7)
         shape = (self.steps, NUM_SEEDS, self.batch)
         limit = len(self.train) - self.context - 1
-        self.offsets = torch.randint(limit, shape, generator=generator).to(device)
+        # What is checked on is the same for all seeds, drawn after the batches of the first three.
+        generator = torch.Generator().manual_seed(7)
+        offsets = torch.randint(limit, shape, generator=generator)
+        if first_seed:
+            other = torch.Generator().manual_seed(7 + first_seed)
+            offsets = torch.randint(limit, shape, generator=other)
+        self.offsets = offsets.to(device)
         limit = len(self.check) - self.context - 1
         shape = (2 if quick else 8, 1, 64)
         self.check_offsets = torch.randint(limit, shape, generator=generator).to(device)
@@ -290,8 +298,9 @@ def measure_gpt(
     only: list[str],
     batch: int,
     compiles: bool,
+    first_seed: int,
 ) -> list[dict[str, Any]]:
-    work = GPTWork(quick, device, batch, compiles)
+    work = GPTWork(quick, device, batch, compiles, first_seed)
     mean_square = work.mean_square()
     begun, rows = time.time(), []
     chosen = [row.split("/") for row in only]  # optimizer/schedule/lr, the last two optional
@@ -309,9 +318,9 @@ def measure_gpt(
                 except ImportError as error:
                     print(f"left out: {name} ({error})")
                     break
-                for seed in range(NUM_SEEDS):
+                for i, seed in enumerate(work.seeds):
                     rows.append({"optimizer": name, "schedule": schedule, "lr": lr, "seed": seed,
-                                 **{f"loss_{mark}": round(losses[seed], 4)
+                                 **{f"loss_{mark}": round(losses[i], 4)
                                     for mark, losses in found.items()}})  # fmt: skip
                 last = list(found.values())[-1]
                 spent = f"({time.time() - begun:.0f} s)"

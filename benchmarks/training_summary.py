@@ -84,6 +84,8 @@ def summarize(curves: dict[tuple[str, str], Curve]) -> bool:
             own, common = (octaves(curve.good_range(level)) for level in (None, GOOD * least))
             print(f"{name:28s} {loss:6.3f}  {lr:<9.4g}{own:8.2f} {common:8.2f}")
         for ours, theirs, bound in LOSS_BOUNDS:
+            if not {ours, theirs} <= of.keys():
+                continue
             ratio = of[ours].best[0] / of[theirs].best[0]
             all_kept &= _report(f"loss of {ours} / {theirs}", ratio, bound, ratio <= bound)
         ours, theirs, bound = WIDTH_BOUND

@@ -65,19 +65,6 @@ def test_plan_follows_what_changes(options: dict[str, Any]) -> None:
     assert_plan_follows_what_changes(lambda: make_parameters(shapes), **options)
 
 
-def test_step_counts_of_a_group_share_a_version_also_after_loading() -> None:
-    """A plan asks one tensor, not one per parameter, whether a count was written to."""
-    optimizer = asgld.ASGLD(make_parameters(SHAPES))
-    for _ in range(2):
-        counts = [state["step"] for state in optimizer.state.values()]
-        before = counts[0]._version
-        counts[2].add_(1)
-        assert counts[0]._version == before + 1
-        assert [int(count) for count in counts[:2]] == [0, 0]
-        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert int(optimizer.state_dict()["state"][2]["step"]) == 2
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -410,6 +397,25 @@ def test_compiled_step_equals_eager(capturable: bool) -> None:
     breaks = torch._dynamo.utils.counters["graph_break"]
     assert all("_dynamo.graph_break()" in reason for reason in breaks), breaks
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.skipif(_native.unavailable_reason() is not None, reason="needs the compiled kernel")
+def test_compiled_step_in_the_kernel_is_the_eager_one() -> None:
+    """Bit for bit, also where compiled and eager steps alternate."""
+    torch._dynamo.reset()
+    results = []
+    for is_compiled in ([False] * 6, [True] * 6, [False, False, True, True, False, True]):
+        params = make_parameters([(5, 7), (100,), (33, 65), ()])
+        optimizer = asgld.ASGLD(params, lr=0.1, sigma=0.3, fused=True)
+        compiled = torch.compile(optimizer.step)
+        for k, through_compiler in enumerate(is_compiled):
+            for i, p in enumerate(params):
+                p.grad = make_tensor(*p.shape, seed=100 * k + i)
+            (compiled if through_compiler else optimizer.step)()
+        assert [int(optimizer.state[p]["step"]) for p in params] == [6] * 4
+        results.append(torch.cat([p.detach().flatten() for p in params]))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_noise_is_what_the_contract_says() -> None:

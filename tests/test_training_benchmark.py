@@ -49,6 +49,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for part in ("gpt", "saddles", "few-data"):
             out = folder / f"training_{part.replace('-', '_')}.csv"
             _run(patch, part, "--quick", "--out", str(out))
+        out = folder / "training_gpt_64.csv"
+        _run(patch, "gpt", "--quick", "--batch", "64", "--only", "AdamW", "--out", str(out))
     return folder
 
 
@@ -256,7 +258,7 @@ def test_what_comes_back_has_not_left() -> None:
 
 def test_figures_are_drawn_from_the_files(results: Path, tmp_path: Path) -> None:
     figures.draw(tmp_path, results)
-    for name in ("gpt", "saddles", "saddles-lr", "few-data"):
+    for name in ("gpt", "gpt-64", "saddles", "saddles-lr", "few-data"):
         for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
 
@@ -282,10 +284,10 @@ def test_a_run_of_parts_replaces_its_rows_and_keeps_the_others(
             assert new == old
 
 
-@pytest.mark.parametrize("name", ["gpt", "saddles", "few_data"])
+@pytest.mark.parametrize("name", ["gpt", "gpt_64", "saddles", "few_data"])
 def test_keys_name_every_committed_row(name: str) -> None:
     rows = _read(measure.RESULTS / f"training_{name}.csv")
-    keys = importlib.import_module(f"training_{name}").KEYS
+    keys = importlib.import_module(f"training_{name.removesuffix('_64')}").KEYS
     assert len({tuple(row[key] for key in keys) for row in rows}) == len(rows)
 
 

@@ -14,6 +14,7 @@ from helpers import (
     FORMS,
     RULE,
     WIDER,
+    assert_plan_follows_what_changes,
     make_parameters,
     make_tensor,
     take_kernel_step,
@@ -24,8 +25,8 @@ from torch import Tensor
 import asgld
 from asgld import noise
 from asgld.noise import Layout
-from asgld.optim import _native, functional
-from asgld.optim.functional import Rule
+from asgld.optim import _native, functional, fused
+from asgld.optim.functional import Rule, Tensors
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -353,16 +354,34 @@ def test_triton_rounding_keeps_what_is_not_finite(value: float) -> None:
     assert np.isnan(value) or (param.isinf() == np.isinf(value)).all()
 
 
-@pytest.mark.skipif(IS_GPU, reason="tests/test_gpu.py has the same on the GPU")
-@pytest.mark.parametrize("host_counts", [False, True])
-def test_optimizer_takes_its_steps_in_the_kernel(
-    host_counts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the optimizer down: plans, tables and launches, with the interpreter for a GPU."""
+@pytest.fixture(params=[False, True], ids=["device counts", "host counts"])
+def triton_for_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter for a GPU, from the optimizer down: plans, tables and launches."""
+    if IS_GPU:
+        pytest.skip("tests/test_gpu.py has the same on the GPU")
+
+    def tables(tensors: Tensors, host_counts: bool = False) -> Any:
+        columns = (tensors.params, tensors.sums, tensors.steps, tensors.streams)
+        rows = [layout.rows for layout in tensors.layouts]
+        counts = host_counts and request.param
+        return [
+            (range(len(rows)), _triton.Table(*columns, rows, tensors.momenta, host_counts=counts))
+        ]
+
     monkeypatch.setattr(_native, "unavailable_reason", lambda rule=None: None)
-    monkeypatch.setattr(
-        _native, "Table", lambda *columns: _triton.Table(*columns, host_counts=host_counts)
+    monkeypatch.setattr(fused, "_tables", tables)
+
+
+@pytest.mark.usefixtures("triton_for_cpu")
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "decay": 0.9}])
+def test_plan_of_the_kernel_follows_what_changes(options: dict[str, Any]) -> None:
+    assert_plan_follows_what_changes(
+        lambda: make_parameters([(5, 7), (100,), (11, 3), (0, 3), ()]), **options
     )
+
+
+@pytest.mark.usefixtures("triton_for_cpu")
+def test_optimizer_takes_its_steps_in_the_kernel() -> None:
     found = []
     for options in ({"fused": True}, {"foreach": False, "fused": False}):
         params = make_parameters([(5, 7), (130,), (), (3, 0)])

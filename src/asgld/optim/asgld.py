@@ -213,7 +213,6 @@ class ASGLD(Optimizer):
             }
             if group["momentum"] != 0.0:
                 self.state[p]["momentum"] = torch.zeros_like(real, dtype=_working_dtype(p))
-        _share_counts([self.state[p] for p in params])
 
     def _why_not_fused(self, group: dict[str, Any]) -> str | None:
         if group["differentiable"]:
@@ -336,6 +335,8 @@ class ASGLD(Optimizer):
             tensors, backend = Tensors([], [], [], [], [], [], []), "fused"
             if addresses is None:
                 backend = self._init_group(group, *tensors)
+                # A plan knows the step counts; what steps without it leaves it behind.
+                self._plans.pop(number, None)
                 if backend == "fused" and not is_compiling:
                     addresses = self._plan(number, group, tensors)
             work.append((group, backend, tensors, addresses))
@@ -387,7 +388,6 @@ class ASGLD(Optimizer):
                 )
                 if group["momentum"] != 0.0:
                     state["momentum"] = saved["momentum"].to(p.device, _working_dtype(p), copy=True)
-            _share_counts([self.state[p] for p in group["params"]])
 
 
 # ----------------------------------------------------------------------------------------------
@@ -474,17 +474,6 @@ def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
 
 def _working_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
-
-
-def _share_counts(states: list[dict[str, Any]]) -> None:
-    """Make step counts the elements of one tensor per device, whose version tells of every edit."""
-    of_device: dict[torch.device, list[dict[str, Any]]] = {}
-    for state in states:
-        of_device.setdefault(state["step"].device, []).append(state)
-    for group in of_device.values():
-        counts = torch.stack([state["step"] for state in group]).unbind()
-        for state, count in zip(group, counts, strict=True):
-            state["step"] = count
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -209,8 +209,8 @@ class Plan:
         self._grads = [grad.data_ptr() for grad in tensors.grads]
         # What has one dimension, torch keeps dense.
         self._matrices = [i for i, grad in enumerate(tensors.grads) if grad.dim() > 1]
-        self._counters = _counters(tensors.steps)
-        self._edits = _count_edits(self._counters)
+        self._steps = tensors.steps
+        self._edits = _count_edits(tensors.steps)
         self._tables = _tables(tensors, host_counts=not group["capturable"])
 
     @staticmethod
@@ -244,7 +244,7 @@ class Plan:
                 and all(map(Tensor.is_contiguous, map(grads.__getitem__, self._matrices)))
                 and all(map(is_, states.values(), self._all_states))
                 and self._has_states()
-                and _count_edits(self._counters) == self._edits
+                and _count_edits(self._steps) == self._edits
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return None
@@ -282,15 +282,9 @@ def _addresses(tensors: list[Tensor], last: list[int], indices: list[int]) -> li
     return last if found == last else found
 
 
-def _counters(steps: Sequence[Tensor]) -> list[Tensor]:
-    """What the step counts are elements of, or they themselves: with whom they share a version."""
-    owners = [step if step._base is None else step._base for step in steps]
-    return list({id(owner): owner for owner in owners}.values())
-
-
-def _count_edits(counters: Sequence[Tensor]) -> int:
+def _count_edits(steps: Sequence[Tensor]) -> int:
     """How often step counts were written by others than kernels."""
-    return sum(map(attrgetter("_version"), counters))
+    return sum(map(attrgetter("_version"), steps))
 
 
 def _specs(tensors: Sequence[Any], shards: Sequence[int]) -> list[Any]:
