@@ -43,7 +43,9 @@ def main() -> None:
         panel.set_title(title, fontsize=10)
         panel.set_xlabel("time of a step / fused AdamW's", fontsize=8)
         for i, ratio in enumerate(ratios):
-            panel.text(min(ratio, 2.0) + 0.04, i, f"{ratio:.2f}", va="center", fontsize=8)
+            # In front of the line at one, which else runs through it.
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6} if ratio < 2.0 else None
+            panel.text(min(ratio, 2.0) + 0.04, i, f"{ratio:.2f}", va="center", fontsize=8, bbox=box)
     OUT.mkdir(parents=True, exist_ok=True)
     figure.savefig(OUT / "speed.png", dpi=160)
     figure.savefig(OUT / "speed.svg", metadata={"Date": None})

@@ -94,6 +94,9 @@ def gpt_figure(rows: Rows, height: float = 6.6) -> Any:
             best = min(rates, key=medians[name, schedule].__getitem__)
             panel.plot(best, medians[name, schedule][best], "o", color=color, markersize=8)
         panel.set(xscale="log", xlabel="lr", title=f"lr {schedule}")
+        low, high = panel.get_xlim()
+        if high < 30 * low:  # where powers of ten alone are too few
+            plain_ticks(panel.xaxis)
     bests = [min(losses.values()) for losses in medians.values()]
     steps = int(column.removeprefix("loss_"))
     panels[0].set(

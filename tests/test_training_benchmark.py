@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ summary = importlib.import_module("training_summary")
 sys.path.remove(str(BENCHMARKS))
 
 Rows = list[dict[str, str]]
+Curves = dict[tuple[str, str], Any]
 WITHOUT_NOISE = {"SGD", "SGD, momentum", "AdamW", "Adagrad", "ASG", "NetworkASGLD, no noise"}
 
 
@@ -131,23 +133,66 @@ def test_committed_saddles_say_what_the_page_says() -> None:
         assert [float(cell) for cell in cells] == medians
 
 
-def test_committed_gpt_says_what_the_page_says() -> None:
+SCHEDULES = ("constant", "warm-up and cosine")
+
+
+def _best(curves: Curves, name: str, digits: int = 3) -> list[str]:
+    return [f"{curves[name, kind].best[0]:.{digits}f}" for kind in SCHEDULES]
+
+
+@pytest.fixture
+def page() -> str:
+    """docs/training.md without line breaks."""
+    return " ".join((BENCHMARKS.parent / "docs" / "training.md").read_text().split())
+
+
+def test_committed_gpt_says_what_the_page_says(page: str) -> None:
     curves = summary.read(measure.RESULTS / "training_gpt.csv")
-    page = (BENCHMARKS.parent / "docs" / "training.md").read_text()
-    shown = {
-        "NetworkASGLD, no noise": "NetworkASGLD, no noise",
+    titles = {
         "NetworkASGLD, no noise, clip 1/4 as in ADOPT": "NetworkASGLD, clip 1/4",
         "ASG(1), calibrated": "ASG, calibrated",
         "ASGLD(1, 1), calibrated": "ASGLD, calibrated",
-        "the same without noise and clip": "ASG, calibrated, no clip",
-        **{name: name for name in ("NetworkASGLD", "AdamW", "PSGLD", "pSGLD of devinterp")},
-        **{name: name for name in ("SGD, momentum", "Adagrad", "SGLD")},
+        "ASG(1), calibrated, without clip": "ASG, calibrated, no clip",
     }
-    for title, name in shown.items():
-        losses = [curves[name, kind].best[0] for kind in ("constant", "warm-up and cosine")]
-        cells = [line.replace("*", "").split(" | ") for line in page.splitlines()]
-        row = next(c for c in cells if c[0] == f"| {title}" and len(c) == 3)
-        assert [row[1], row[2].removesuffix(" |")] == [f"{loss:.3f}" for loss in losses]
+    _, *table = _table_of_the_page("optimizer")
+    assert len(table) == 12
+    for title, *cells in table:
+        assert cells == _best(curves, titles.get(title, title)), title
+    for warmup, words in (
+        ("ASG, calibrated, warmup 1", "it was {} and {}."),
+        ("ASGLD, calibrated, warmup 1e-4", "it was {} and {} with noise"),
+        ("ASG, calibrated, warmup 1e-4", "but {} and {} without"),
+    ):
+        assert words.format(*_best(curves, warmup)) in page
+    readme = " ".join((BENCHMARKS.parent / "README.md").read_text().split())
+    names = ("ASGLD, calibrated", "Adagrad", "AdamW", "NetworkASGLD")
+    constant, scheduled = zip(*(_best(curves, name, 2) for name in names), strict=True)
+    words = (
+        "of {}, calibrated; Adagrad {}, AdamW {}, `NetworkASGLD` {}; with one, {}, {}, {} and {}"
+    )
+    assert words.format(*constant, *scheduled) in readme
+
+
+def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> None:
+    curves = summary.read(measure.RESULTS / "training_gpt_64.csv")
+    _, *table = _table_of_the_page("batches of 64")
+    assert len(table) == 3
+    for title, *cells in table:
+        assert cells == _best(curves, title), title
+
+
+def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
+    for name, words in (
+        ("training_gpt_64", "batches of 64 it is {} without a schedule and {} with one"),
+        ("training_gpt", "batches of 16, {} and {}."),
+    ):
+        curves = summary.read(measure.RESULTS / f"{name}.csv")
+        widths = [
+            [f"{summary.octaves(curves[who, kind].good_range()):.2f}" for kind in SCHEDULES]
+            for who in ("NetworkASGLD, no noise", "AdamW")
+        ]
+        pairs = [" against ".join(pair) for pair in zip(*widths, strict=True)]
+        assert words.format(*pairs) in page
 
 
 def test_range_of_good_rates_is_interpolated_in_octaves() -> None:
