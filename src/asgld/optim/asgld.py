@@ -213,6 +213,7 @@ class ASGLD(Optimizer):
             }
             if group["momentum"] != 0.0:
                 self.state[p]["momentum"] = torch.zeros_like(real, dtype=_working_dtype(p))
+        _share_version(group, [self.state[p] for p in params])
 
     def _why_not_fused(self, group: dict[str, Any]) -> str | None:
         if group["differentiable"]:
@@ -388,6 +389,7 @@ class ASGLD(Optimizer):
                 )
                 if group["momentum"] != 0.0:
                     state["momentum"] = saved["momentum"].to(p.device, _working_dtype(p), copy=True)
+            _share_version(group, [self.state[p] for p in group["params"]])
 
 
 # ----------------------------------------------------------------------------------------------
@@ -474,6 +476,18 @@ def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
 
 def _working_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def _share_version(group: dict[str, Any], states: list[dict[str, Any]]) -> None:
+    """Let step counts share one version, though not their memory: a plan then sees with one look
+    whether any of them was written to."""
+    if group["differentiable"]:
+        return  # autograd would take the count of one parameter for that of another
+    first: dict[torch.device, Tensor] = {}
+    for state in states:
+        count = first.setdefault(state["step"].device, state["step"]).detach()
+        count.data = state["step"]
+        state["step"] = count
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -209,8 +209,8 @@ class Plan:
         self._grads = [grad.data_ptr() for grad in tensors.grads]
         # What has one dimension, torch keeps dense.
         self._matrices = [i for i, grad in enumerate(tensors.grads) if grad.dim() > 1]
-        self._steps = tensors.steps
-        self._edits = _count_edits(tensors.steps)
+        self._watched = _watched(tensors.steps)
+        self._edits = _count_edits(self._watched)
         self._tables = _tables(tensors, host_counts=not group["capturable"])
 
     @staticmethod
@@ -244,7 +244,7 @@ class Plan:
                 and all(map(Tensor.is_contiguous, map(grads.__getitem__, self._matrices)))
                 and all(map(is_, states.values(), self._all_states))
                 and self._has_states()
-                and _count_edits(self._steps) == self._edits
+                and _count_edits(self._watched) == self._edits
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return None
@@ -280,6 +280,15 @@ def _addresses(tensors: list[Tensor], last: list[int], indices: list[int]) -> li
         return last
     found = list(map(Tensor.data_ptr, tensors))
     return last if found == last else found
+
+
+def _watched(steps: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Those step counts whose versions tell of a write to any: one, if they share theirs."""
+    before = [step._version for step in steps]
+    torch.autograd.graph.increment_version(steps[0])
+    if all(step._version == version + 1 for step, version in zip(steps, before, strict=True)):
+        return steps[:1]
+    return steps
 
 
 def _count_edits(steps: Sequence[Tensor]) -> int:
