@@ -78,6 +78,16 @@ def test_a_small_gpt_learns(results: Path) -> None:
         assert last < first < math.log(256) + 0.1  # a guess, and what the initial weights add to it
 
 
+def test_other_seeds_are_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "seeds.csv"
+    for first in ("0", "3"):
+        _run(monkeypatch, "gpt", "--quick", "--only", "AdamW/constant", "--first-seed", first,
+             "--out", str(out))  # fmt: skip
+    rows = _read(out)
+    assert [row["seed"] for row in rows] == list("012345")
+    assert len({row["loss_20"] for row in rows}) == 6
+
+
 def test_a_small_network_fits_few_data(results: Path) -> None:
     rows = _read(results / "training_few_data.csv")
     before, after = (_losses(rows, column) for column in ("start_loss", "train_loss"))
