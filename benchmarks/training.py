@@ -62,16 +62,14 @@ def main() -> None:
     default = None if arguments.quick else RESULTS / f"training_{name}.csv"
     out = Path(arguments.out) if arguments.out else default
     if arguments.part == "gpt":
-        rows = training_gpt.measure_gpt(
+        work = training_gpt.GPTWork(
             arguments.quick,
             device,
-            arguments.seconds,
-            out,
-            arguments.only,
-            arguments.batch,
-            arguments.compile,
-            arguments.first_seed,
+            batch=arguments.batch,
+            compiles=arguments.compile,
+            first_seed=arguments.first_seed,
         )
+        rows = training_gpt.measure_gpt(work, arguments.seconds, out, arguments.only)
     elif arguments.part == "saddles":
         rows = training_saddles.measure_saddles(arguments.quick, arguments.only)
     else:

@@ -194,9 +194,9 @@ class GPTWork:
     """The model, its data, and one captured graph of loss and gradients that all settings share."""
 
     def __init__(
-        self, quick: bool, device: str, batch: int, compiles: bool = False, first_seed: int = 0
+        self, quick: bool, device: str, *, batch: int, compiles: bool, first_seed: int
     ) -> None:
-        self.steps = 20 if quick else 1000
+        self.is_quick, self.steps = quick, 20 if quick else 1000
         self.context, self.batch = (32, 4) if quick else (256, batch)
         size = (1, 32, 2) if quick else (6, 384, 6)
         self.seeds = range(first_seed, first_seed + NUM_SEEDS)
@@ -291,22 +291,14 @@ class GPTWork:
 
 
 def measure_gpt(
-    quick: bool,
-    device: str,
-    seconds: float,
-    out: Path | None,
-    only: list[str],
-    batch: int,
-    compiles: bool,
-    first_seed: int,
+    work: GPTWork, seconds: float, out: Path | None, only: list[str]
 ) -> list[dict[str, Any]]:
-    work = GPTWork(quick, device, batch, compiles, first_seed)
     mean_square = work.mean_square()
     begun, rows = time.time(), []
     chosen = [row.split("/") for row in only]  # optimizer/schedule/lr, the last two optional
     for name, (build, rates) in CONTENDERS.items():
         for schedule in ("constant", "warm-up and cosine"):
-            for lr in rates[:1] if quick else rates:
+            for lr in rates[:1] if work.is_quick else rates:
                 row = [name, schedule, f"{lr:g}"]
                 if only and not any(row[: len(wanted)] == wanted for wanted in chosen):
                     continue
