@@ -139,8 +139,8 @@ def peers(params: list[Tensor]) -> dict[str, Callable[[], Any]]:
 
 
 def measure(workload: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
-    # All contenders work on the same parameters: where in memory they happen to lie is worth a
-    # fifth of a step at ten million elements. Only states are their own.
+    # All contenders work on the same parameters: where in memory they happen to lie shows in the
+    # time of a step. Only states are their own.
     params = make_parameters(workload)
     contenders: dict[str, Callable[[], Any]] = {
         name: build(params).step for name, build in {**torch_own(), **ours()}.items()
