@@ -24,6 +24,10 @@ from helpers import (
     take_steps,
 )
 from torch.optim import lr_scheduler, swa_utils
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 import asgld
 from asgld import noise
@@ -331,13 +335,59 @@ def test_weight_averaging_works() -> None:
     assert all(p.isfinite().all() for p in ema.parameters())
 
 
-def test_hooks_run_around_the_step() -> None:
-    calls: list[str] = []
+@pytest.mark.parametrize("scope", ["of the optimizer", "of all optimizers"])
+@pytest.mark.parametrize("given", [(), (lambda: 3.0,)], ids=["plain", "closure"])
+def test_hooks_see_what_they_see_of_torchs_own(given: tuple[Any, ...], scope: str) -> None:
+    """Also those that come after steps without any, and none after they are removed."""
+    seen: dict[type, list[Any]] = {}
+    for kind in (asgld.ASGLD, torch.optim.SGD):
+        calls = seen[kind] = []
+        (p,) = make_parameters([(3,)])
+        optimizer = kind([p], lr=0.1)
+        p.grad = torch.ones_like(p)
+
+        def note(when: str, calls: list[Any] = calls) -> Any:
+            return lambda _, args, kwargs: calls.append((when, len(args), args[1:], kwargs))
+
+        own = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
+        shared = register_optimizer_step_pre_hook, register_optimizer_step_post_hook
+        before, after = own if scope == "of the optimizer" else shared
+        optimizer.step(*given)
+        for register, when in ((before, "before"), (after, "after")):
+            handle = register(note(when))
+            assert optimizer.step(*given) == (3.0 if given else None)
+            handle.remove()
+            optimizer.step(*given)
+    assert len(seen[asgld.ASGLD]) == 2
+    assert seen[asgld.ASGLD] == seen[torch.optim.SGD]
+
+
+def test_hook_may_replace_the_closure() -> None:
     optimizer = asgld.ASGLD(make_parameters([(3,)]))
-    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
-    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
-    take_steps(optimizer, 2)
-    assert calls == ["before", "after"] * 2
+    optimizer.register_step_pre_hook(lambda self, *_: ((self, lambda: 5.0), {}))
+    assert optimizer.step(lambda: 3.0) == 5.0
+
+
+def test_profiler_sees_the_step() -> None:
+    optimizer = asgld.AGLD(make_parameters([(3,)]))
+    take_steps(optimizer, 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        take_steps(optimizer, 2, first=1)
+    counts = {event.key: event.count for event in found.key_averages()}
+    assert counts["Optimizer.step#AGLD.step"] == 2
+
+
+def test_subclass_with_a_step_of_its_own_is_wrapped_by_torch() -> None:
+    class Louder(asgld.ASGLD):
+        def step(self, closure: Any = None) -> Any:
+            calls.append("step")
+            return super().step(closure)
+
+    calls: list[str] = []
+    optimizer = Louder(make_parameters([(3,)]))
+    take_steps(optimizer, 1)
+    assert calls == ["step"]
+    assert int(next(iter(optimizer.state.values()))["step"]) == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -156,12 +156,13 @@ class Table:
     ) -> None:
         self._load_rule(rule)
         addresses = self._load_grads(grads)
-        optional = (rule.lr if isinstance(rule.lr, Tensor) else None, grad_scale, found_inf)
-        if self._host_counts and self._is_simple and all(t is None for t in optional):
+        lr = rule.lr if isinstance(rule.lr, Tensor) else None
+        is_known = lr is None and grad_scale is None and found_inf is None
+        if is_known and self._host_counts and self._is_simple:
             self._launch_alone(rule, addresses)
         else:
             self._num_steps = -1
-            self._launch_both(rule, addresses, optional)
+            self._launch_both(rule, addresses, (lr, grad_scale, found_inf))
 
     def _launch_alone(self, rule: Rule, addresses: Tensor) -> None:
         """Take a step whose coefficients the host knows, in one launch."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, cast, overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # unlike torch.compiler's, it loads nothing
+from torch.autograd import profiler
+from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from asgld import noise
@@ -296,7 +298,7 @@ class ASGLD(Optimizer):
             return None
         plan = Plan(group, owners, self.state, tensors)
         self._plans[number] = plan
-        return plan.gradients(group, self.state)
+        return plan.gradients(group, list(self.state.values()))
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -306,6 +308,23 @@ class ASGLD(Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take one step. `closure`, if given, computes gradients and returns the loss."""
+        given = () if closure is None else (closure,)
+        return self._step_in_sight(*given) if self._is_watched() else self._step(*given)
+
+    # Of its own accord torch wraps step() in the calls of hooks and a mark for profilers. With
+    # nobody there to see them, they take longer than the launch of a kernel.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _is_watched(self) -> bool:
+        return bool(
+            profiler._is_profiler_enabled
+            or self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or torch_optimizer._global_optimizer_pre_hooks
+            or torch_optimizer._global_optimizer_post_hooks
+        )
+
+    def _step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -315,8 +334,9 @@ class ASGLD(Optimizer):
         # has a plan, which finds the addresses of its gradients.
         found: list[list[int] | None] = [None] * len(self.param_groups)
         if not torch.compiler.is_compiling():
+            states = list(self.state.values())
             for number, plan in self._plans.items():
-                found[number] = plan.gradients(self.param_groups[number], self.state)
+                found[number] = plan.gradients(self.param_groups[number], states)
         known = [addresses for addresses in found if addresses is not None]
         if len(known) < len(found):
             self._step_anew(found)
@@ -325,6 +345,8 @@ class ASGLD(Optimizer):
         for number, addresses in enumerate(known):
             self._plans[number].step(addresses, _rule(self.param_groups[number]), *scaling)
         return loss
+
+    _step_in_sight = Optimizer.profile_hook_step(_step)
 
     @_use_grad_for_differentiable
     def _step_anew(self, found: list[list[int] | None]) -> None:

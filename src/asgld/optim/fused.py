@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, Protocol
 
 import torch
@@ -201,9 +201,12 @@ class Plan:
         self._shards = [i for i, p in enumerate(owners) if hasattr(p, "to_local")]
         placed, specs = _specs(owners, self._shards), _specs([p.grad for p in owners], self._shards)
         self._specs = specs if specs == placed else placed
-        self._all_states = list(states.values())
-        held_states = [states[p] for p in owners]
-        self._states = [(s, s["sum"], s["step"], s.get("momentum")) for s in held_states]
+        places = {id(state): i for i, state in enumerate(states.values())}
+        self._num_states = len(states)
+        self._states = [
+            (places[id(s)], s, s["sum"], s["step"], s.get("momentum"))
+            for s in (states[p] for p in owners)
+        ]
         self._all = list(range(len(owners)))
         self._addresses = [param.data_ptr() for param in tensors.params]
         self._grads = [grad.data_ptr() for grad in tensors.grads]
@@ -221,11 +224,12 @@ class Plan:
             t.is_contiguous() for t in (*tensors.params, *tensors.grads, *tensors.sums, *momenta)
         )
 
-    def gradients(
-        self, group: dict[str, Any], states: dict[Tensor, dict[str, Any]]
-    ) -> list[int] | None:
-        """Return the addresses of this step's gradients, or None if the plan no longer fits."""
-        if self._settings != _settings(group) or len(states) != len(self._all_states):
+    def gradients(self, group: dict[str, Any], states: list[dict[str, Any]]) -> list[int] | None:
+        """Return the addresses of this step's gradients, or None if the plan no longer fits.
+
+        `states` are the values of the optimizer's state: tensors are slow keys.
+        """
+        if self._settings != _settings(group) or len(states) != self._num_states:
             return None
         if any(p.grad is not None for p in self._absent):
             return None
@@ -242,16 +246,17 @@ class Plan:
             fits = (
                 _addresses(params, self._addresses, self._all) is self._addresses
                 and all(map(Tensor.is_contiguous, map(grads.__getitem__, self._matrices)))
-                and all(map(is_, states.values(), self._all_states))
-                and self._has_states()
+                and self._has_states(states)
                 and _count_edits(self._watched) == self._edits
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return None
         return self._grads if fits else None
 
-    def _has_states(self) -> bool:
-        for state, total, step, momentum in self._states:
+    def _has_states(self, states: list[dict[str, Any]]) -> bool:
+        for place, state, total, step, momentum in self._states:
+            if states[place] is not state:
+                return False
             if state["sum"] is not total or state["step"] is not step:
                 return False
             if momentum is not None and state["momentum"] is not momentum:
