@@ -28,6 +28,8 @@ import asgld
 
 ADAMW = "AdamW fused"
 COPY = "copy"
+# A step reads and writes 20 bytes per element, a copy 8.
+TRAFFIC = 20 / 8
 Shapes = list[tuple[int, tuple[int, ...]]]
 
 # Twenty-four layers 2,048 wide and a vocabulary of 50,257: 1.3e9 elements in 245 tensors.
@@ -60,8 +62,8 @@ HALF: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
 # (workload, contender, what it is compared with, largest ratio): what a release must keep.
 BOUNDS = [
     *((f"2^{n}", "ASGLD", ADAMW, 0.60) for n in (25, 28, 30)),
-    # 20 bytes per element at no less than 0.95 of the bandwidth of a copy, which moves 8.
-    *((f"2^{n}", "ASGLD", COPY, 20 / 8 / 0.95) for n in (25, 28, 30)),
+    # At no less than 0.95 of the bandwidth of a copy.
+    *((f"2^{n}", "ASGLD", COPY, TRAFFIC / 0.95) for n in (25, 28, 30)),
     *((f"2^{n}", "ASGLD, general powers", ADAMW, 0.66) for n in (28, 30)),
     *((f"2^{n}", "ASGLD, decay, momentum, clip", ADAMW, 1.0) for n in (28, 30)),
     ("ResNet-50 list", "ASGLD", ADAMW, 0.20),
@@ -71,8 +73,9 @@ BOUNDS = [
     ("2^28 bfloat16", "ASGLD, bfloat16 sum", ADAMW, 0.60),
     ("GPT list bfloat16", "ASGLD, float32 sum", ADAMW, 0.75),
     ("GPT list bfloat16", "ASGLD, bfloat16 sum", ADAMW, 0.60),
-    ("ResNet-50 list", "ASGLD, graph replay", "ASGLD", 1.0),
-    ("GPT list", "ASGLD, graph replay", "ASGLD", 1.0),
+    # No slower, but for the launch of the kernel that counts steps where the host may not.
+    ("ResNet-50 list", "ASGLD, graph replay", "ASGLD", 1.01),
+    ("GPT list", "ASGLD, graph replay", "ASGLD", 1.01),
     ("ResNet-50 list", "ASGLD, sharded on one rank", "ASGLD", 1.05),
     ("GPT list", "ASGLD, sharded on one rank", "ASGLD", 1.05),
 ]
@@ -128,6 +131,12 @@ def time_by_wall(
     return times
 
 
+def copy_of(numel: int, dtype: torch.dtype) -> Callable[[], Any]:
+    """The plainest use of memory there is."""
+    source, target = (torch.empty(numel, device="cuda", dtype=dtype) for _ in range(2))
+    return lambda: target.copy_(source)
+
+
 def captured(params: list[Tensor]) -> Callable[[], Any]:
     """The replay of a graph of one step."""
     optimizer = asgld.ASGLD(params, fused=True, capturable=True)
@@ -171,8 +180,7 @@ def measure_tensor(exponent: int, dtype: torch.dtype, rounds: int) -> list[dict[
     makers = {**THEIRS, **OURS} if dtype == torch.float32 else HALF
     params = make_parameters([(1, (numel,))], dtype)
     calls: dict[str, Callable[[], Any]] = {name: make(params).step for name, make in makers.items()}
-    source, target = (torch.empty(numel, device="cuda", dtype=dtype) for _ in range(2))
-    calls[COPY] = lambda: target.copy_(source)
+    calls[COPY] = copy_of(numel, dtype)
     suffix = "" if dtype == torch.float32 else " bfloat16"
     return rows_of(f"2^{exponent}{suffix}", numel, "GPU", time_by_events(calls, rounds))
 
@@ -185,10 +193,11 @@ def measure_list(
     # All contenders work on the same parameters: 1.3e9 of them do not fit a GPU nine times.
     params = make_parameters(shapes, dtype)
     calls: dict[str, Callable[[], Any]] = {name: make(params).step for name, make in makers.items()}
+    numel = sum(p.numel() for p in params)
     if not is_half:
         calls["ASGLD, graph replay"] = captured(params)
         calls["ASGLD, sharded on one rank"] = sharded(params)
-    numel = sum(p.numel() for p in params)
+        calls[COPY] = copy_of(numel, dtype)
     suffix = " bfloat16" if is_half else ""
     return rows_of(f"{title}{suffix}", numel, "wall", time_by_wall(calls, rounds, steps))
 
@@ -205,6 +214,10 @@ def check(rows: list[dict[str, Any]]) -> bool:
         all_kept &= kept
         print(f"{'kept  ' if kept else 'MISSED'} {workload:18s} {contender:30s} {ratio:.3f} x "
               f"{base} (at most {bound:.3f})")  # fmt: skip
+        limit = TRAFFIC * median.get((workload, COPY), 0.0) / median[workload, base]
+        if not kept and contender == "ASGLD" and limit > bound:
+            # Where the host is fast, AdamW has less to lose, and the GPU's memory decides.
+            print(f"       a copy of as many bytes alone is {limit:.3f} x {base}")
     return all_kept
 
 
@@ -220,7 +233,7 @@ def main() -> None:
                                          world_size=1)  # fmt: skip
     rows: list[dict[str, Any]] = []
     for exponent in (20, 22) if arguments.quick else (20, 25, 28, 30):
-        rows += measure_tensor(exponent, torch.float32, 15 if exponent == 30 else 30)
+        rows += measure_tensor(exponent, torch.float32, {25: 150, 30: 15}.get(exponent, 30))
         _free()
     for exponent in () if arguments.quick else (28,):
         rows += measure_tensor(exponent, torch.bfloat16, 30)

@@ -22,15 +22,24 @@ WIDTH_BOUND = ("NetworkASGLD, no noise", "AdamW", 2.0)
 
 
 class Curve(NamedTuple):
-    """Final losses of one optimizer under one schedule: medians over seeds, in order of lr."""
+    """Final losses of one optimizer under one schedule, by seed, in order of lr."""
 
     rates: list[float]
-    losses: list[float]
+    runs: list[dict[int, float]]
+
+    @property
+    def losses(self) -> list[float]:
+        """Medians over seeds."""
+        return [statistics.median(run.values()) for run in self.runs]
 
     @property
     def best(self) -> tuple[float, float]:
         """The least loss and its lr."""
         return min(zip(self.losses, self.rates, strict=True))
+
+    @property
+    def best_run(self) -> dict[int, float]:
+        return self.runs[self.rates.index(self.best[1])]
 
     def good_range(self, level: float | None = None) -> tuple[float, float] | None:
         """Where the loss, interpolated in log(lr), is below `level`, around its minimum. An end
@@ -39,17 +48,28 @@ class Curve(NamedTuple):
         level = GOOD * loss if level is None else level
         if loss > level:
             return None
-        middle = self.losses.index(loss)
-        return self._crossing(middle, -1, level), self._crossing(middle, 1, level)
+        losses = self.losses
+        middle = losses.index(loss)
+        return self._crossing(losses, middle, -1, level), self._crossing(losses, middle, 1, level)
 
-    def _crossing(self, i: int, way: int, level: float) -> float:
+    def _crossing(self, losses: list[float], i: int, way: int, level: float) -> float:
         while 0 <= i + way < len(self.rates):
-            inside, outside = self.losses[i], self.losses[i + way]
+            inside, outside = losses[i], losses[i + way]
             if outside > level:
                 share = 0.0 if math.isinf(outside) else (level - inside) / (outside - inside)
                 return self.rates[i] * (self.rates[i + way] / self.rates[i]) ** share
             i += way
         return self.rates[i]
+
+
+def ratio_of_losses(ours: Curve, theirs: Curve) -> float:
+    """Of the medians at the best lr of each, over the seeds that both have there: some seeds are
+    harder than others."""
+    shared = sorted(ours.best_run.keys() & theirs.best_run.keys())
+    mine, others = (
+        statistics.median(curve.best_run[seed] for seed in shared) for curve in (ours, theirs)
+    )
+    return mine / others
 
 
 def octaves(found: tuple[float, float] | None) -> float:
@@ -58,14 +78,14 @@ def octaves(found: tuple[float, float] | None) -> float:
 
 def read(path: Path) -> dict[tuple[str, str], Curve]:
     """Curves by optimizer and schedule."""
-    losses: dict[tuple[str, str], dict[float, list[float]]] = {}
+    runs: dict[tuple[str, str], dict[float, dict[int, float]]] = {}
     with path.open() as file:
         for row in csv.DictReader(file):
-            of_rate = losses.setdefault((row["optimizer"], row["schedule"]), {})
-            of_rate.setdefault(float(row["lr"]), []).append(float(row["loss_1000"]))
+            of_rate = runs.setdefault((row["optimizer"], row["schedule"]), {})
+            of_rate.setdefault(float(row["lr"]), {})[int(row["seed"])] = float(row["loss_1000"])
     return {
-        key: Curve(sorted(found), [statistics.median(found[lr]) for lr in sorted(found)])
-        for key, found in losses.items()
+        key: Curve(sorted(found), [found[lr] for lr in sorted(found)])
+        for key, found in runs.items()
     }
 
 
@@ -77,16 +97,18 @@ def summarize(curves: dict[tuple[str, str], Curve]) -> bool:
         of = {name: curve for (name, kind), curve in curves.items() if kind == schedule}
         least = min(curve.best[0] for curve in of.values())
         print(
-            f"\n{schedule}\n{'':28s}   loss  lr       octaves of lr within 5 % of its best, of all"
+            f"\n{schedule}\n{'':30s}   loss  lr       seeds  octaves of lr within 5 % of its best, "
+            "of all"
         )
         for name, curve in sorted(of.items(), key=lambda item: item[1].best):
             loss, lr = curve.best
             own, common = (octaves(curve.good_range(level)) for level in (None, GOOD * least))
-            print(f"{name:28s} {loss:6.3f}  {lr:<9.4g}{own:8.2f} {common:8.2f}")
+            seeds = len(curve.best_run)
+            print(f"{name:30s} {loss:6.3f}  {lr:<9.4g}{seeds:5d}{own:8.2f} {common:8.2f}")
         for ours, theirs, bound in LOSS_BOUNDS:
             if not {ours, theirs} <= of.keys():
                 continue
-            ratio = of[ours].best[0] / of[theirs].best[0]
+            ratio = ratio_of_losses(of[ours], of[theirs])
             all_kept &= _report(f"loss of {ours} / {theirs}", ratio, bound, ratio <= bound)
         ours, theirs, bound = WIDTH_BOUND
         ratio = octaves(of[ours].good_range()) / octaves(of[theirs].good_range())

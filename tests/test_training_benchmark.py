@@ -205,8 +205,18 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
         assert words.format(*pairs) in page
 
 
+def _curve(rates: list[float], losses: list[float]) -> Any:
+    return summary.Curve(rates, [{0: loss} for loss in losses])
+
+
+def test_losses_are_compared_on_the_seeds_that_both_have() -> None:
+    ours = summary.Curve([1.0, 2.0], [{0: 5.0}, {0: 1.0, 1: 2.0, 2: 2.2}])
+    theirs = summary.Curve([4.0, 8.0], [{0: 2.0, 7: 0.1}, {0: 9.0, 1: 9.0}])
+    assert summary.ratio_of_losses(ours, theirs) == pytest.approx(0.5)
+
+
 def test_range_of_good_rates_is_interpolated_in_octaves() -> None:
-    curve = summary.Curve([1.0, 2.0, 4.0, 8.0], [1.2, 1.0, 1.1, math.inf])
+    curve = _curve([1.0, 2.0, 4.0, 8.0], [1.2, 1.0, 1.1, math.inf])
     assert curve.best == (1.0, 2.0)
     assert curve.good_range() == pytest.approx((2.0 ** (1 - 0.25), 2.0 ** (1 + 0.5)))
     assert summary.octaves(curve.good_range(1.15)) == pytest.approx(2 - 0.25)  # not into infinity
@@ -215,8 +225,8 @@ def test_range_of_good_rates_is_interpolated_in_octaves() -> None:
 
 
 def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]) -> None:
-    good = summary.Curve([1.0, 2.0, 4.0, 8.0, 16.0], [1.2, 1.0, 1.0, 1.0, 1.2])
-    narrow = summary.Curve([1.0, 2.0, 4.0], [1.2, 1.0, 1.2])
+    good = _curve([1.0, 2.0, 4.0, 8.0, 16.0], [1.2, 1.0, 1.0, 1.0, 1.2])
+    narrow = _curve([1.0, 2.0, 4.0], [1.2, 1.0, 1.2])
     names = ("NetworkASGLD, no noise", "NetworkASGLD", "ASGLD, calibrated")
     curves = {(name, "constant"): good for name in names}
     curves |= {(name, "constant"): narrow for name in ("AdamW", "Adagrad")}
