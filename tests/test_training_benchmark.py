@@ -183,6 +183,25 @@ def test_committed_gpt_says_what_the_page_says(page: str) -> None:
     assert words.format(*constant, *scheduled) in readme
 
 
+def test_the_papers_rule_differs_from_adagrad_by_chance_alone(page: str) -> None:
+    from scipy.stats import wilcoxon
+
+    curves = summary.read(measure.RESULTS / "training_gpt.csv")
+    gains, wins = {}, {}
+    for name in ("ASGLD, calibrated", "ASG, calibrated"):
+        for kind in SCHEDULES:
+            ours, theirs = curves[name, kind], curves["Adagrad", kind]
+            gaps = [ours.best_run[seed] - theirs.best_run[seed] for seed in range(9)]
+            assert wilcoxon(gaps).pvalue > 0.05
+            gains[name, kind] = 100 * (1 - summary.ratio_of_losses(ours, theirs))
+            wins[name, kind] = sum(gap < 0 for gap in gaps)
+    first, second, third, fourth = gains.values()
+    assert f"its median is {first:.1f} % better than that of torch's without a schedule" in page
+    assert f"and {second:.0f} % with one, where seven seeds of nine are better" in page
+    assert wins["ASGLD, calibrated", "warm-up and cosine"] == 7
+    assert f"without noise it is {third:.1f} % better and {-fourth:.1f} % worse" in page
+
+
 def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> None:
     curves = summary.read(measure.RESULTS / "training_gpt_64.csv")
     _, *table = _table_of_the_page("batches of 64")
