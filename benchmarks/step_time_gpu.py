@@ -73,9 +73,8 @@ BOUNDS = [
     ("2^28 bfloat16", "ASGLD, bfloat16 sum", ADAMW, 0.60),
     ("GPT list bfloat16", "ASGLD, float32 sum", ADAMW, 0.75),
     ("GPT list bfloat16", "ASGLD, bfloat16 sum", ADAMW, 0.60),
-    # No slower, but for the launch of the kernel that counts steps where the host may not.
-    ("ResNet-50 list", "ASGLD, graph replay", "ASGLD", 1.01),
-    ("GPT list", "ASGLD, graph replay", "ASGLD", 1.01),
+    ("ResNet-50 list", "ASGLD, graph replay", "ASGLD", 1.0),
+    ("GPT list", "ASGLD, graph replay", "ASGLD", 1.0),
     ("ResNet-50 list", "ASGLD, sharded on one rank", "ASGLD", 1.05),
     ("GPT list", "ASGLD, sharded on one rank", "ASGLD", 1.05),
 ]
@@ -233,6 +232,7 @@ def main() -> None:
                                          world_size=1)  # fmt: skip
     rows: list[dict[str, Any]] = []
     for exponent in (20, 22) if arguments.quick else (20, 25, 28, 30):
+        # At 2^25 the bound is near, and the median of 30 short rounds does not hold still.
         rows += measure_tensor(exponent, torch.float32, {25: 150, 30: 15}.get(exponent, 30))
         _free()
     for exponent in () if arguments.quick else (28,):
