@@ -6,8 +6,6 @@ literal statement of the algorithms, against which the tests compare, in `asgld.
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast, overload
 
@@ -21,8 +19,9 @@ from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiab
 from asgld import noise
 from asgld.noise import Layout
 from asgld.optim import functional, fused
-from asgld.optim.functional import Rule, Tensors
+from asgld.optim.functional import Rule, Tensors, working_dtype
 from asgld.optim.fused import Plan
+from asgld.optim.knobs import check_group, warn_of_heating
 
 
 class Backend(NamedTuple):
@@ -155,7 +154,7 @@ class ASGLD(Optimizer):
             "annealing": annealing,
         }
         self._plans: dict[int, Plan] = {}
-        _check_group(defaults)
+        check_group(defaults)
         super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -183,8 +182,8 @@ class ASGLD(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            _check_group(group)
-            _warn_of_heating(group)
+            check_group(group)
+            warn_of_heating(group)
             self._create_state(group)
             if group["fused"] and (reason := self._why_not_fused(group)):
                 raise RuntimeError(
@@ -214,7 +213,7 @@ class ASGLD(Optimizer):
                 "stream": stream,
             }
             if group["momentum"] != 0.0:
-                self.state[p]["momentum"] = torch.zeros_like(real, dtype=_working_dtype(p))
+                self.state[p]["momentum"] = torch.zeros_like(real, dtype=working_dtype(p))
         _share_version(group, [self.state[p] for p in params])
 
     def _why_not_fused(self, group: dict[str, Any]) -> str | None:
@@ -410,80 +409,13 @@ class ASGLD(Optimizer):
                     p.device if stays else "cpu", torch.int64, copy=True
                 )
                 if group["momentum"] != 0.0:
-                    state["momentum"] = saved["momentum"].to(p.device, _working_dtype(p), copy=True)
+                    state["momentum"] = saved["momentum"].to(p.device, working_dtype(p), copy=True)
             _share_version(group, [self.state[p] for p in group["params"]])
 
 
 # ----------------------------------------------------------------------------------------------
-# Checks and small decisions
+# Small decisions
 # ----------------------------------------------------------------------------------------------
-
-
-def _check_group(group: dict[str, Any]) -> None:
-    """Raise if a knob, or a combination of knobs, has no meaning."""
-    lr = group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError("Tensor lr must be 1-element")
-    if not 0.0 <= lr < math.inf:
-        raise ValueError(f"Invalid learning rate: {lr}")
-    alpha, beta = group["alpha"], group["beta"]
-    if not 0.0 <= alpha <= 2.0:
-        raise ValueError(
-            f"Invalid alpha value: {alpha}: need 0 <= alpha <= 2; past 2 the steps sum up finitely"
-        )
-    if not beta >= 0.0:
-        raise ValueError(
-            f"Invalid beta value: {beta}: need beta >= 0; for no injected noise use asgld.ASG or "
-            "sigma=0"
-        )
-    for name in ("sigma", "delta", "weight_decay"):
-        if not 0.0 <= group[name] < math.inf:
-            raise ValueError(f"Invalid {name} value: {group[name]}: need 0 <= {name} < infinity")
-    decay, momentum = group["decay"], group["momentum"]
-    if decay is not None and not 0.0 < decay < 1.0:
-        raise ValueError(
-            f"Invalid decay value: {decay}: need 0 < decay < 1, or None for the sum, which forgets "
-            "nothing"
-        )
-    if not 0.0 <= momentum < 1.0:
-        raise ValueError(f"Invalid momentum value: {momentum}: need 0 <= momentum < 1")
-    for name in ("clip", "annealing"):
-        if group[name] is not None and not 0.0 <= group[name] < math.inf:
-            raise ValueError(f"Invalid {name} value: {group[name]}: need 0 <= {name} < infinity")
-    has_noise = group["sigma"] != 0.0 and not math.isinf(beta)
-    d_init = group["d_init"]
-    needs_metric = decay is None and (alpha > 0.0 or (has_noise and beta > 0.0))
-    if not (0.0 <= d_init < math.inf and (d_init > 0.0 or not needs_metric)):
-        raise ValueError(
-            f"Invalid d_init value: {d_init}: need a positive number, since the first step divides "
-            "by its power; 1.0 is the default, and far below the squared gradients it makes the "
-            "first steps huge"
-        )
-    noise.check_seed(group["seed"])
-    if group["sum_dtype"] not in (None, torch.float64, torch.float32, torch.bfloat16):
-        raise ValueError(
-            f"Invalid sum_dtype value: {group['sum_dtype']}: need None, torch.float64, "
-            "torch.float32 or torch.bfloat16"
-        )
-    if group["fused"]:
-        if group["differentiable"]:
-            raise RuntimeError("`fused` does not support `differentiable`")
-        if group["foreach"]:
-            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
-    if isinstance(lr, Tensor) and group["foreach"] and not group["capturable"]:
-        raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
-
-
-def _warn_of_heating(group: dict[str, Any]) -> None:
-    alpha, beta = group["alpha"], group["beta"]
-    if group["sigma"] == 0.0 or alpha == 0.0 or beta > alpha / 2 or group["decay"] is not None:
-        return  # a D that forgets does not grow
-    effect = "grows" if beta < alpha / 2 else "stays fixed, as in a sampler,"
-    warnings.warn(
-        f"beta={beta} with alpha={alpha}: the temperature of the noise {effect} while D grows; "
-        f"for convergence use beta > alpha/2 = {alpha / 2}",
-        stacklevel=5,  # past add_param_group and two constructors: where the user made it
-    )
 
 
 def _rule(group: dict[str, Any]) -> Rule:
@@ -493,11 +425,7 @@ def _rule(group: dict[str, Any]) -> Rule:
 def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
     if group["sum_dtype"] is not None:
         return cast(torch.dtype, group["sum_dtype"])
-    return _working_dtype(param)
-
-
-def _working_dtype(param: Tensor) -> torch.dtype:
-    return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
+    return working_dtype(param)
 
 
 def _share_version(group: dict[str, Any], states: list[dict[str, Any]]) -> None:

@@ -173,7 +173,7 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None
     scale = _noise_scale(rule)
     for param, grad, total, step, stream, layout, momentum in zip(*tensors, strict=True):
         k = _read(step, capturable)
-        dtype = _working_dtype(param)
+        dtype = working_dtype(param)
         c = coefficients(rule, k, scale, dtype)
         x = param.to(dtype)  # the parameter itself where no conversion is needed
         g = -grad.to(dtype) if rule.maximize else grad.to(dtype)
@@ -220,7 +220,7 @@ def _multi_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None:
 def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
     params, grads, sums, steps, streams, layouts, momenta = tensors
     ks = [_read(step, capturable) for step in steps]
-    dtype = _working_dtype(params[0])
+    dtype = working_dtype(params[0])
     device = params[0].device
     scale = _noise_scale(rule)
     each = [coefficients(rule, k, scale, dtype) for k in ks]
@@ -270,8 +270,9 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
     torch._foreach_add_(steps, 1)
 
 
-def _working_dtype(param: Tensor) -> torch.dtype:
-    return torch.float64 if param.dtype == torch.float64 else torch.float32
+def working_dtype(param: Tensor) -> torch.dtype:
+    """Return the dtype in which a parameter's step is worked out."""
+    return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
 
 
 def _read(step: Tensor, capturable: bool) -> int | Tensor:
