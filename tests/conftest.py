@@ -12,6 +12,8 @@ import pytest
 import torch
 from filelock import FileLock
 
+from asgld.optim import _native
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
 
@@ -36,6 +38,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in reasons.items():
             if mark in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def best_build() -> Iterator[None]:
+    """What a test of the C kernel may change, its build and the number of threads, as before."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    _native.set_build(None)
 
 
 @pytest.fixture(scope="session")
