@@ -11,6 +11,7 @@ import torch
 
 import asgld
 from asgld.comparison import analysis
+from asgld.comparison.checks import checks
 from asgld.experiments import escape
 from asgld.experiments.table1 import REALISTIC, SADDLE, SIZES, Size, Study, proved
 from asgld.sweep.catalog import BY_LABEL, CONTENDERS, RIVALS
@@ -23,7 +24,7 @@ def tables(study: Study) -> dict[str, list[Row]]:
     """All tables by file name."""
     found = {
         "table1": analysis.table_rows(study),
-        "checks": analysis.checks(study),
+        "checks": checks(study),
         "dimension": analysis.dimension_rows(study),
         "dimension-leave": analysis.dimension_rows(study, "leave"),
         "gamma": analysis.curvature_rows(study),
