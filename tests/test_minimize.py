@@ -1,8 +1,7 @@
-"""`minimize`: from saddles to minima, with bounds, in torch and NumPy, from scipy."""
+"""`minimize`: from saddles to minima, in torch and NumPy, and from the command line."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saddle_cases import saddle_jac, saddle_numpy, saddle_torch
 from torch import Tensor
 
 import asgld
-from asgld.bounds import Box, Face, Reparametrized
 from asgld.curvature.classify import Kind
 from asgld.functions import torch_function
 from asgld.methods import TorchMethod, langevin
@@ -21,10 +20,9 @@ from asgld.methods.calibration import measure_scales
 from asgld.minimize import minimize
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem, problem_names
-from asgld.scipy_interop import scipy_method
 from asgld.stopping import Record, Stop
 
-scipy_optimize = pytest.importorskip("scipy.optimize")
+pytest.importorskip("scipy.optimize")
 
 # Options that keep the zoo quick; all else is default.
 SMALL: dict[str, dict[str, Any]] = {
@@ -41,18 +39,6 @@ STRICT = [
 
 def build(name: str) -> Problem:
     return problem(name, **SMALL.get(name, {}))
-
-
-def saddle_torch(x: Tensor) -> Tensor:
-    return x[0] ** 2 - x[1] ** 2 / 2 + x[1] ** 4 / 4
-
-
-def saddle_numpy(x: np.ndarray) -> float:
-    return float(x[0] ** 2 - x[1] ** 2 / 2 + np.power(x[1], 4) / 4)
-
-
-def saddle_jac(x: np.ndarray) -> np.ndarray:
-    return np.array([2 * x[0], x[1] ** 3 - x[1]])
 
 
 # ---------------------------------------------------------------------------- the zoo
@@ -322,188 +308,6 @@ def test_numpy_minibatches_are_served() -> None:
     assert result.success
     np.testing.assert_allclose(result.x, data.mean(0), atol=2e-3)
     assert result.counts.calls["sample_grad"][0] > 0
-
-
-# ---------------------------------------------------------------------------- bounds
-
-BOXES = {
-    "lower": (0.5, np.inf),
-    "upper": (-np.inf, -0.5),
-    "both": (-1.0, 2.0),
-    "none": (-np.inf, np.inf),
-}
-
-
-@pytest.mark.parametrize("transform", ["log", "softplus"])
-def test_reparametrization_has_the_derivatives_it_states(transform: str) -> None:
-    box = Box.of(list(BOXES.values()), 4, transform)
-    z = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    x = box.to_user(z)
-    assert bool(((x > box.lower) & (x < box.upper)).all())
-    torch.testing.assert_close(box.to_search(x), z)
-
-    def fun(y: Tensor) -> Tensor:
-        return torch.sin(y).sum() + y[0] * y[1] * y[2] + y[3] ** 2 * y[0]
-
-    def by_hand(w: Tensor) -> Tensor:
-        rise = torch.exp if transform == "log" else torch.nn.functional.softplus
-        y = (0.5 + rise(w[0]), -0.5 - rise(-w[1]), -1 + 3 * torch.sigmoid(w[2]), w[3])
-        return fun(torch.stack(y))
-
-    inner = Reparametrized(torch_function(fun, 4), box)
-    outer = torch_function(by_hand, 4)
-    v = torch.flip(z, (0,))
-    for kind, arguments in (("value", (z,)), ("grad", (z,)), ("hvp", (z, v)), ("hessian", (z,))):
-        found, expected = (getattr(f, kind)(*arguments) for f in (inner, outer))
-        torch.testing.assert_close(found, expected)
-    oracle = Oracle(inner)
-    oracle.hvp(z, v)
-    assert {k: int(n[0]) for k, n in oracle.counts.calls.items() if n.any()} == {
-        "hvp": 1,
-        "grad": 1,
-    }
-
-
-def test_face_is_the_function_of_the_free_coordinates() -> None:
-    p = problem("strict-saddle", dim=4)
-    x, free = p.start(seed=1), torch.tensor([True, False, True, False])
-    face = Face(p, x, free)
-    y, v = x[free] + 0.1, torch.ones(2, dtype=torch.float64)
-    full = x.clone()
-    full[free] = y
-    torch.testing.assert_close(face.value(y), p.value(full))
-    torch.testing.assert_close(face.grad(y), p.grad(full)[free])
-    torch.testing.assert_close(face.hvp(y, v), p.hessian(full)[free][:, free] @ v)
-
-
-@pytest.mark.parametrize("transform", ["log", "softplus"])
-def test_bounds_give_the_constrained_minimum(transform: str) -> None:
-    def fun(x: np.ndarray) -> float:
-        return float((x[0] - 3) ** 2 + (x[1] + 1) ** 2 + (x[2] - 0.5) ** 2 + x[0] * x[2])
-
-    bounds = [(0, 2), (0, None), (None, 0.25)]
-    ours = minimize(fun, [1.0, 1.0, 0.0], method="agld", bounds=bounds, transform=transform)
-    scipys = scipy_optimize.minimize(fun, [1.0, 1.0, 0.0], bounds=bounds, method="L-BFGS-B")
-    np.testing.assert_allclose(ours.x, scipys.x, atol=5e-3)
-    assert ours.success
-    assert "at a bound" in ours.message
-    low, high = np.array([0, 0, -np.inf]), np.array([2, np.inf, 0.25])
-    assert np.all((ours.x > low) & (ours.x < high))
-
-
-def test_positive_parameters_are_estimated_in_the_users_coordinates() -> None:
-    p = problem("variance")  # its variables are logarithms
-    data = np.random.default_rng(1).normal(size=(200, 2)) * np.sqrt([0.1, 10.0])
-    squares = torch.from_numpy((data**2).mean(0))
-
-    def deviance(x: Tensor) -> Tensor:
-        return (torch.log(x) + squares / x).sum()
-
-    result = minimize(deviance, torch.ones(2), bounds=[(0, None)] * 2, tol=1e-6)
-    assert result.success
-    torch.testing.assert_close(torch.as_tensor(result.x), squares, rtol=1e-3, atol=0.0)
-    assert p.dim == 2
-    assert result.lambda_min == pytest.approx(float((1 / squares**2).min()), rel=1e-2)
-
-
-def test_saddle_inside_a_box_is_left_and_recognized() -> None:
-    box = [(-2, 2), (-2, 2)]
-    assert (
-        minimize(saddle_torch, torch.zeros(2), method="asg", bounds=box).kind is Kind.STRICT_SADDLE
-    )
-    for options in ({"method": "agld"}, {"method": "asg", "escape": True}):
-        result = minimize(saddle_torch, torch.zeros(2), bounds=box, **options)  # type: ignore[arg-type]
-        assert result.success
-        assert result.fun == pytest.approx(-0.25, abs=1e-5)
-
-
-# ---------------------------------------------------------------------------- scipy
-
-
-def test_scipy_protocol_is_obeyed() -> None:
-    result = scipy_optimize.minimize(
-        saddle_numpy,
-        [0.0, 0.0],
-        jac=saddle_jac,
-        method=scipy_method,
-        tol=1e-5,
-        options={"rng": 3, "maxiter": 2000, "disp": True, "no_such_option": 1},
-    )
-    assert isinstance(result, scipy_optimize.OptimizeResult)
-    expected = {"x", "fun", "jac", "success", "status", "message", "nit", "nfev", "njev"}
-    assert expected | {"lambda_min", "kind"} <= set(result)
-    assert (result.success, result.status, result.kind) == (True, 0, "MINIMUM")
-    assert result.lambda_min == pytest.approx(2.0, rel=1e-3)
-    assert np.linalg.norm(result.jac) <= 1e-5
-    assert result.nfev > 0
-    assert result.njev > result.nit
-
-
-def test_scipys_own_methods_call_the_saddle_a_success_and_ours_does_not() -> None:
-    theirs = scipy_optimize.minimize(saddle_numpy, [0.0, 0.0], jac=saddle_jac, method="BFGS")
-    ours = scipy_optimize.minimize(
-        saddle_numpy, [0.0, 0.0], jac=saddle_jac, method=scipy_method, options={"algorithm": "asg"}
-    )
-    assert theirs.success
-    assert (ours.success, ours.status, ours.kind) == (False, 1, "STRICT_SADDLE")
-
-
-@pytest.mark.parametrize("extras", list(itertools.product([False, True], repeat=2)))
-def test_scipy_arguments_reach_us(extras: tuple[bool, bool]) -> None:
-    def fun(x: np.ndarray, shift: float) -> float:
-        return saddle_numpy(x - shift)
-
-    options: dict[str, Any] = {}
-    if extras[0]:
-        options["hess"] = lambda x, shift: np.diag([2.0, 3 * (x[1] - shift) ** 2 - 1])
-    if extras[1]:
-        options["bounds"] = scipy_optimize.Bounds([-1.0, 0.4], [4.0, 4.0])
-    result = scipy_optimize.minimize(
-        fun,
-        [0.5, 0.4],  # on the bound
-        args=(0.5,),
-        jac=lambda x, shift: saddle_jac(x - shift),
-        method=scipy_method,
-        **options,
-    )
-    assert result.success
-    assert abs(result.x[1] - 0.5) == pytest.approx(1.0, abs=1e-2)
-    assert (result.nhev > 0) == extras[0]
-
-
-def test_scipy_callbacks_of_both_kinds_stop() -> None:
-    def old(xk: np.ndarray) -> bool:
-        return True
-
-    def new(*, intermediate_result: Any) -> None:
-        if intermediate_result.nit == 3:
-            raise StopIteration
-
-    for callback, steps in ((old, 1), (new, 3)):
-        result = scipy_optimize.minimize(
-            saddle_numpy, [0.0, 0.0], jac=saddle_jac, method=scipy_method, callback=callback
-        )
-        assert result.nit == steps
-    with pytest.raises(ValueError, match="takes no constraints"):
-        scipy_optimize.minimize(
-            saddle_numpy, [0.0, 0.0], method=scipy_method, constraints={"type": "eq", "fun": max}
-        )
-
-
-def test_scipy_method_works_inside_basinhopping() -> None:
-    def wells(x: np.ndarray) -> float:
-        return float((x[0] ** 2 - 1) ** 2 + 0.3 * x[0] + x[1] ** 2)
-
-    result = scipy_optimize.basinhopping(
-        wells,
-        [1.0, 0.5],
-        niter=4,
-        stepsize=2.0,
-        rng=0,
-        minimizer_kwargs={"method": scipy_method, "options": {"max_steps": 100, "rng": 1}},
-    )
-    assert result.fun == pytest.approx(-0.3054, abs=1e-3)
-    assert result.lowest_optimization_result.kind == "MINIMUM"
 
 
 # ---------------------------------------------------------------------------- command line
