@@ -7,6 +7,7 @@
 enum { LANES64 = LANES / 2 };
 
 typedef double f64v __attribute__((vector_size(8 * LANES64)));
+typedef int64_t i64v __attribute__((vector_size(8 * LANES64)));
 typedef int32_t i32half __attribute__((vector_size(4 * LANES64)));
 typedef uint32_t u32half __attribute__((vector_size(4 * LANES64)));
 

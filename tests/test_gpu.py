@@ -27,7 +27,10 @@ SHAPES: list[tuple[int, ...]] = [(5, 7), (), (1000,), (0, 3), (33, 65), (4, 3, 2
 PLANNED: list[tuple[int, ...]] = [(5, 7), (1000,), (33, 65), (0, 3), ()]
 FUSED = {"fused": True}
 LOOP = {"foreach": False, "fused": False}
-WIDER = {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
+WIDER = {
+    "decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0,
+    "newest_sign": True,
+}  # fmt: skip
 
 
 def make(

@@ -24,6 +24,7 @@ WIDER: dict[str, dict[str, Any]] = {
     "decay, filled by the first": {"decay": 0.9, "d_init": 0.0},
     "momentum": {"momentum": 0.8},
     "clip": {"clip": 0.25, "d_init": 1e-3},
+    "sign of the newest": {"momentum": 0.8, "newest_sign": True},
     "annealing": {"annealing": 1.0},
     "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
     "all, general powers": {
@@ -67,6 +68,26 @@ def test_wider_rule_equals_the_reference(backend: str, maximize: bool, name: str
     expected = [next(path) for _ in range(60)][-1]
     take_steps(asgld.ASGLD([p], seed=9, **knobs, **options), 60)
     np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_newest_sign_moves_nothing_against_its_gradient(backend: str, dtype: torch.dtype) -> None:
+    """Not even where momentum points the other way, and what has no gradient stays."""
+    x = make_tensor(70, seed=1, dtype=dtype).requires_grad_()
+    knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "newest_sign": True}
+    optimizer = asgld.ASGLD([x], lr=0.05, **knobs, **options_of(backend, knobs))
+    turned = 0
+    for k in range(20):
+        gradient = make_tensor(70, seed=k + 2, dtype=dtype)
+        gradient[::7], gradient[1::7] = 0.0, -0.0
+        x.grad, before = gradient, x.detach().clone()
+        turned += int((optimizer.state[x]["momentum"] * gradient < 0).sum())
+        optimizer.step()
+        move = before - x.detach()
+        assert (move * gradient >= 0).all()
+        assert torch.equal(move != 0, gradient != 0)
+    assert turned > 100
 
 
 @pytest.mark.parametrize("name", WIDER)
@@ -238,6 +259,7 @@ def test_presets_resume_bit_for_bit(build: Any) -> None:
         (asgld.ASGLD, {"momentum": 1.0}, ValueError, "momentum value: 1.0"),
         (asgld.ASGLD, {"clip": -0.1}, ValueError, "clip value: -0.1"),
         (asgld.ASGLD, {"annealing": -1.0}, ValueError, "annealing value: -1.0"),
+        (asgld.ASGLD, {"newest_sign": True}, ValueError, "newest_sign value: True with momentum=0"),
         (asgld.NetworkASGLD, {"noise": -1.0}, ValueError, "noise value: -1.0"),
         (asgld.NetworkASGLD, {"sigma": 1.0}, TypeError, "takes no sigma=1.0"),
         (asgld.PSGLD, {"beta": 1.0}, TypeError, "takes no beta=1.0"),

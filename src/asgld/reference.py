@@ -52,12 +52,13 @@ def asgld(
     momentum: float = 0.0,
     clip: float | None = None,
     annealing: float = 0.0,
+    newest_sign: bool = False,
 ) -> Iterator[Array]:
     """Yield x_1, x_2, ... of Algorithm 1 without end.
 
         x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma noise(k)
 
-    The last four arguments are not the paper's; with any of them see
+    The last five arguments are not the paper's; with any of them see
     `_widened` below.
 
     Args:
@@ -72,12 +73,13 @@ def asgld(
         momentum: average the scaled gradients.
         clip: bound the scaled gradient by max(k, 1)^clip.
         annealing: scale the noise by max(k, 1)^(-annealing/2).
+        newest_sign: of the average take the size alone, and the sign of G.
     """
     if decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0:
         yield from _widened(
             gradient, x, noise, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
             d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
-            momentum=momentum, clip=clip, annealing=annealing,
+            momentum=momentum, clip=clip, annealing=annealing, newest_sign=newest_sign,
         )  # fmt: skip
         return
     x = np.array(x, dtype=np.float64)
@@ -122,6 +124,7 @@ def _widened(
     momentum: float,
     clip: float | None,
     annealing: float,
+    newest_sign: bool,
 ) -> Iterator[Array]:
     """Yield the iterates of the rule with all of its knobs.
 
@@ -151,7 +154,8 @@ def _widened(
             if clip is not None:
                 step = np.clip(step, -(max(k, 1) ** clip), max(k, 1) ** clip)
             average = momentum * average + (1.0 - momentum) * step
-            x = x * (1.0 - lr * weight_decay) - lr * average
+            move = np.sign(g) * np.abs(average) if newest_sign else average
+            x = x * (1.0 - lr * weight_decay) - lr * move
             if sigma != 0.0 and not math.isinf(beta):
                 assert noise is not None
                 e = sigma * np.asarray(noise(k), dtype=np.float64)

@@ -191,7 +191,7 @@ class Table:
                 rule.maximize,
                 rule.stochastic_rounding,
                 torch.get_num_threads(),
-                0,
+                rule.newest_sign,
             ),
         )
         if failed:

@@ -89,6 +89,9 @@ class ASGLD(Optimizer):
         clip: bound the scaled gradient by ``k ** clip`` in every coordinate; None is no bound.
         annealing: multiply the noise by ``k ** (-annealing / 2)``. The paper's D anneals by
             growing; one that forgets does not grow, so its noise is annealed by this.
+        newest_sign: of the average that momentum keeps take the size alone, and the sign of the
+            newest gradient: a coordinate whose gradients disagree moves little, and none moves
+            against its gradient.
 
     Example:
         >>> import torch, asgld
@@ -131,6 +134,7 @@ class ASGLD(Optimizer):
         momentum: float = 0.0,
         clip: float | None = None,
         annealing: float = 0.0,
+        newest_sign: bool = False,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -152,6 +156,7 @@ class ASGLD(Optimizer):
             "momentum": momentum,
             "clip": clip,
             "annealing": annealing,
+            "newest_sign": newest_sign,
         }
         self._plans: dict[int, Plan] = {}
         check_group(defaults)

@@ -35,6 +35,7 @@ class Rule(NamedTuple):
     momentum: float = 0.0
     clip: float | None = None
     annealing: float = 0.0
+    newest_sign: bool = False
 
     @property
     def has_noise(self) -> bool:
@@ -188,7 +189,7 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None
             drift = drift.clamp(-c.bound, c.bound)
         if momentum is not None:
             _add_scaled(momentum.mul_(rule.momentum), drift, c.gain)
-            drift = momentum
+            drift = momentum.abs() * g.sign() if rule.newest_sign else momentum
         _add_scaled(x, drift, -c.lr)
         if rule.has_noise:
             z = noise.torch_normals(rule.seed, [Draw(stream, k, layout)], dtype, x.device)[0]
@@ -246,6 +247,8 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
         torch._foreach_mul_(averages, rule.momentum)
         _foreach_add_scaled(averages, drift, [c.gain for c in each])
         drift = averages
+        if rule.newest_sign:
+            drift = list(torch._foreach_mul(torch._foreach_abs(averages), torch._foreach_sign(gs)))
     _foreach_add_scaled(xs, drift, [c.lr for c in each], sign=-1)
     draws = [Draw(s, k, layout) for s, k, layout in zip(streams, ks, layouts, strict=True)]
     if rule.has_noise:

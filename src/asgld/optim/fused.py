@@ -100,7 +100,7 @@ def _step_as_operator(
         [number for row in rows for number in row],
         lr if isinstance(lr, Tensor) else None,
         [math.nan if value is None else float(value) for value in _floats(rule, lr)],
-        [rule.seed & 0xFFFFFFFF, rule.seed >> 32, rule.maximize, rule.stochastic_rounding],
+        [rule.seed & 0xFFFFFFFF, rule.seed >> 32, *(getattr(rule, name) for name in _FLAGS)],
         grad_scale,
         found_inf,
     )
@@ -110,6 +110,8 @@ _FLOATS = (
     "lr", "alpha", "beta", "sigma", "delta", "d_init", "weight_decay", "decay", "momentum", "clip",
     "annealing",
 )  # fmt: skip
+
+_FLAGS = ("maximize", "stochastic_rounding", "newest_sign")
 
 
 def _floats(rule: Rule, lr: float | Tensor) -> list[Any]:
@@ -138,8 +140,7 @@ def _operator(
     rule = Rule(
         **{**knobs, "lr": knobs["lr"] if lr is None else lr},
         seed=integers[0] | integers[1] << 32,
-        maximize=bool(integers[2]),
-        stochastic_rounding=bool(integers[3]),
+        **{name: bool(flag) for name, flag in zip(_FLAGS, integers[2:], strict=True)},
     )
     layouts = [
         Layout((p.numel(),), (1,), offset)

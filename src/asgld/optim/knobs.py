@@ -40,6 +40,11 @@ def check_group(group: dict[str, Any]) -> None:
         )
     if not 0.0 <= momentum < 1.0:
         raise ValueError(f"Invalid momentum value: {momentum}: need 0 <= momentum < 1")
+    if group["newest_sign"] and momentum == 0.0:
+        raise ValueError(
+            "Invalid newest_sign value: True with momentum=0.0: what momentum does not average has "
+            "the sign of the newest gradient as it is; set momentum, or leave newest_sign out"
+        )
     for name in ("clip", "annealing"):
         if group[name] is not None and not 0.0 <= group[name] < math.inf:
             raise ValueError(f"Invalid {name} value: {group[name]}: need 0 <= {name} < infinity")
