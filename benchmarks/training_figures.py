@@ -15,7 +15,9 @@ from training_saddles import median_interval
 Rows = list[dict[str, str]]
 COLORS = {
     "AdamW": "#08519c", "NetworkASGLD": "#d94801", "NetworkASGLD, no noise": "#fdae6b",
-    "NetworkASGLD, clip 1/4": "#a63603", "Adagrad": "#756bb1", "ASGLD, calibrated": "#006d2c",
+    "NetworkASGLD, newest sign": "#b30000", "NetworkASGLD, no noise, newest sign": "#fc8d8d",
+    "AdamW, newest sign": "#6baed6", "NetworkASGLD, clip 1/4": "#7f4a1e",
+    "Adagrad": "#756bb1", "ASGLD, calibrated": "#006d2c",
     "ASG, calibrated": "#74c476", "ASG, calibrated, one scale": "#a1d99b",
     "ASG, calibrated, no clip": "#c7e9c0", "PSGLD": "#e7298a", "pSGLD of devinterp": "#f7a8cf",
     "SGD, momentum": "#636363", "SGLD": "#a6a6a6", "ASGLD": "#41ab5d",
@@ -37,7 +39,7 @@ def draw(folder: Path, results: Path = RESULTS) -> None:
     saddles = read(results, "saddles")
     figures = {
         "gpt": gpt_figure(read(results, "gpt")),
-        "gpt-64": gpt_figure(read(results, "gpt_64"), height=4.2),
+        "gpt-64": gpt_figure(read(results, "gpt_64"), height=4.8),
         "saddles": saddle_figure(saddles),
         "saddles-lr": saddle_rates_figure(saddles),
         "few-data": few_data_figure(read(results, "few_data")),
@@ -87,7 +89,7 @@ def gpt_figure(rows: Rows, height: float = 6.6) -> Any:
             middle = [statistics.median(found[lr]) for lr in rates]
             medians[name, schedule] = dict(zip(rates, middle, strict=True))
             # Dashed, so that the same rule with noise shows below it.
-            style = "o--" if name.endswith("no noise") else "o-"
+            style = "o--" if "no noise" in name else "o-"
             panel.plot(rates, middle, style, color=color, label=name, markersize=4)
             low, high = ([f(found[lr]) for lr in rates] for f in (min, max))
             panel.fill_between(rates, low, high, color=color, alpha=0.15, linewidth=0)
@@ -95,7 +97,7 @@ def gpt_figure(rows: Rows, height: float = 6.6) -> Any:
             panel.plot(best, medians[name, schedule][best], "o", color=color, markersize=8)
         panel.set(xscale="log", xlabel="lr", title=f"lr {schedule}")
         low, high = panel.get_xlim()
-        if high < 30 * low:  # where powers of ten alone are too few
+        if high < 100 * low:  # where powers of ten alone are too few
             plain_ticks(panel.xaxis)
     bests = [min(losses.values()) for losses in medians.values()]
     steps = int(column.removeprefix("loss_"))

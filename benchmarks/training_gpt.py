@@ -29,6 +29,8 @@ NUM_SEEDS = 3
 KEYS = ("optimizer", "schedule", "lr", "seed")
 # Of the first noise step to the first gradient step, where a rule has no unit of its own.
 RATIO = 0.1
+# A rule that goes where the newest gradient points bears more momentum.
+NEWEST_SIGN: dict[str, Any] = {"momentum": 0.95, "newest_sign": True}
 
 
 def grid(first: float, count: int = 7, ratio: float = 2.0) -> list[float]:
@@ -53,6 +55,18 @@ def devinterp_psgld(params: list[Tensor], lr: float, mean_square: float) -> torc
     return SGMCMC.rmsprop_sgld(params, lr=lr, noise_level=noise, nbeta=1.0, eps=1e-5)
 
 
+class SignedAdamW(torch.optim.AdamW):
+    """AdamW that takes the sign of its steps from the newest gradient."""
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        params = [p for group in self.param_groups for p in group["params"]]
+        before = [p.clone() for p in params]
+        super().step()
+        for p, old in zip(params, before, strict=True):
+            p.copy_(old - (p - old).abs() * p.grad.sign())
+
+
 # Each takes parameters with first gradients, lr, and the mean square of those gradients.
 CONTENDERS: dict[str, tuple[Build, list[float]]] = {
     "AdamW": (
@@ -70,6 +84,18 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
     "NetworkASGLD, clip 1/4": (
         lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, clip=0.25),
         [*grid(2.5e-4, 9, math.sqrt(2)), 8e-3, 1.6e-2],
+    ),
+    "NetworkASGLD, no noise, newest sign": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, **NEWEST_SIGN),
+        grid(5e-4, 12, math.sqrt(2)),
+    ),
+    "NetworkASGLD, newest sign": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, **NEWEST_SIGN),
+        grid(5e-4, 12, math.sqrt(2)),
+    ),
+    "AdamW, newest sign": (
+        lambda p, lr, _: SignedAdamW(p, lr, betas=(0.9, 0.99), weight_decay=0.0, fused=True),
+        grid(5e-4, 11, math.sqrt(2)),
     ),
     "Adagrad": (
         lambda p, lr, _: torch.optim.Adagrad(p, lr, foreach=True),

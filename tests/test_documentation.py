@@ -57,6 +57,7 @@ GPU_ROWS = {
     "ASGLD, general powers": "ASGLD, general powers",
     "ASG (no noise)": "ASG",
     "ASGLD with decay, momentum, clip": "ASGLD, decay, momentum, clip",
+    "ASGLD, capturable": "ASGLD, capturable",
     "ASGLD, replay of a CUDA graph": "ASGLD, graph replay",
     "ASGLD on a mesh of one rank": "ASGLD, sharded on one rank",
 }

@@ -165,7 +165,7 @@ def test_committed_gpt_says_what_the_page_says(page: str) -> None:
         "ASG(1), calibrated, without clip": "ASG, calibrated, no clip",
     }
     _, *table = _table_of_the_page("optimizer")
-    assert len(table) == 12
+    assert len(table) == 15
     for title, *cells in table:
         assert cells == _best(curves, titles.get(title, title)), title
     for warmup, words in (
@@ -205,7 +205,7 @@ def test_the_papers_rule_differs_from_adagrad_by_chance_alone(page: str) -> None
 def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> None:
     curves = summary.read(measure.RESULTS / "training_gpt_64.csv")
     _, *table = _table_of_the_page("batches of 64")
-    assert len(table) == 3
+    assert len(table) == 5
     for title, *cells in table:
         assert cells == _best(curves, title), title
 
@@ -222,6 +222,30 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
         ]
         pairs = [" against ".join(pair) for pair in zip(*widths, strict=True)]
         assert words.format(*pairs) in page
+
+
+def test_the_sign_of_the_newest_gains_what_the_page_says(page: str) -> None:
+    names = ("training_gpt", "training_gpt_64")
+    of_16, of_64 = (summary.read(measure.RESULTS / f"{name}.csv") for name in names)
+    ours, plain = "NetworkASGLD, no noise, newest sign", "NetworkASGLD, no noise"
+
+    def gains(curves: Any, name: str, than: str) -> list[str]:
+        found = [summary.ratio_of_losses(curves[name, k], curves[than, k]) for k in SCHEDULES]
+        return [f"{100 * abs(1 - ratio):.1f}" for ratio in found]
+
+    for words, numbers in (
+        ("the rule {} % better without a schedule and {} % with one", gains(of_16, ours, plain)),
+        ("with batches of 64, {} % better and {} % worse", gains(of_64, ours, plain)),
+        ("puts it {} % behind AdamW there", gains(of_64, ours, "AdamW")[1:]),
+        ("AdamW gains by it too, {} and {} %", gains(of_16, "AdamW, newest sign", "AdamW")),
+    ):
+        assert words.format(*numbers) in page
+    for curves, words in (
+        (of_16, "its best are {} and {} octaves of lr"),
+        (of_64, "with batches of 64 at least {} and {}, which"),
+    ):
+        ranges = [summary.octaves(curves[ours, kind].good_range()) for kind in SCHEDULES]
+        assert words.format(*(f"{width:.2f}" for width in ranges)) in page
 
 
 def _curve(rates: list[float], losses: list[float]) -> Any:

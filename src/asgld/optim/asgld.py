@@ -90,8 +90,8 @@ class ASGLD(Optimizer):
         annealing: multiply the noise by ``k ** (-annealing / 2)``. The paper's D anneals by
             growing; one that forgets does not grow, so its noise is annealed by this.
         newest_sign: of the average that momentum keeps take the size alone, and the sign of the
-            newest gradient: a coordinate whose gradients disagree moves little, and none moves
-            against its gradient.
+            newest gradient, as Grams does (Cao, Li and Song, arXiv 2412.17107): a coordinate whose
+            gradients disagree moves little, and none moves against its gradient.
 
     Example:
         >>> import torch, asgld

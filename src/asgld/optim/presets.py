@@ -125,7 +125,8 @@ class NetworkASGLD(ASGLD):
 
     D is the average of past squared gradients, so the scaled gradient has the size of one whatever
     the units of the loss: nothing but lr needs tuning, and no warm-up does. The noise is nu times
-    the size of a gradient step at first and anneals like k^(-1/2).
+    the size of a gradient step at first and anneals like k^(-1/2). On small batches
+    ``momentum=0.95, newest_sign=True`` with four times the lr was better; see :class:`ASGLD`.
 
     Args:
         params: as for :class:`ASGLD`.
