@@ -240,6 +240,10 @@ def test_the_sign_of_the_newest_gains_what_the_page_says(page: str) -> None:
         ("AdamW gains by it too, {} and {} %", gains(of_16, "AdamW, newest sign", "AdamW")),
     ):
         assert words.format(*numbers) in page
+    best, curve = of_16[plain, "constant"].best[0], of_16[ours, "constant"]
+    at = curve.rates.index(curve.best[1])
+    beside = [f"{100 * (1 - curve.losses[i] / best):.1f}" for i in (at - 1, at + 1)]
+    assert "at those next to it the gain is {} and {} %".format(*beside) in page
     for curves, words in (
         (of_16, "its best are {} and {} octaves of lr"),
         (of_64, "with batches of 64 at least {} and {}, which"),
