@@ -6,6 +6,7 @@ import copy
 import math
 from typing import Any
 
+import helpers
 import numpy as np
 import pytest
 import torch
@@ -20,13 +21,7 @@ from asgld.optim.functional import Rule
 
 pytestmark = pytest.mark.filterwarnings(HEATING)
 WIDER: dict[str, dict[str, Any]] = {
-    "decay": {"decay": 0.9},
-    "decay, filled by the first": {"decay": 0.9, "d_init": 0.0},
-    "momentum": {"momentum": 0.8},
-    "clip": {"clip": 0.25, "d_init": 1e-3},
-    "sign of the newest": {"momentum": 0.8, "newest_sign": True},
-    "annealing": {"annealing": 1.0},
-    "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
+    **helpers.WIDER,
     "all, general powers": {
         "decay": 0.9, "momentum": 0.5, "clip": 0.1, "annealing": 0.6, "alpha": 0.7, "beta": 1.3,
     },
