@@ -27,7 +27,7 @@ typedef struct {
     double lr, alpha, beta, sigma, delta, d_init, weight_decay, grad_factor;
     double decay, momentum, clip, annealing; /* no decay, no clip are NAN */
     uint64_t seed;
-    int32_t maximize, stochastic_rounding, threads, newest_sign;
+    int32_t maximize, stochastic_rounding, threads, opposed;
 } options;
 
 enum { STAGE = 2048 }; /* elements that are converted at a time; three buffers fit the L1 cache */
@@ -100,7 +100,7 @@ static wide_rule coefficients_of(const options *o, int64_t step) {
         .lr = o->lr, .noise = sqrt(2.0 * o->lr) * o->sigma * pow(later, -o->annealing / 2),
         .correction = 1.0, .shift = o->d_init + o->delta * k,
         .bound = isnan(o->clip) ? INFINITY : pow(later, o->clip),
-        .gain = 1.0 - o->momentum, .inertia = o->momentum, .newest_sign = o->newest_sign,
+        .gain = 1.0 - o->momentum, .inertia = o->momentum, .opposed = o->opposed,
         .decay = forgets ? o->decay : 1.0, .weight = forgets ? 1.0 - o->decay : 1.0,
         .grad_factor = o->maximize ? -o->grad_factor : o->grad_factor};
     if (forgets && !fills) w.shift = o->delta + pow(o->decay, k) * o->d_init;

@@ -37,7 +37,7 @@ typedef struct {
     double decay, weight; /* S becomes decay S + weight g^2 */
     double grad_factor;   /* negative to maximize */
     int alpha, beta;      /* kinds, as in update.h */
-    int newest_sign;      /* of momentum only the size counts */
+    int opposed;          /* what becomes of momentum against the newest gradient */
     const wide_power *drift_power, *noise_power;
     const power64 *drift_power64, *noise_power64;
 } wide_rule;
@@ -58,15 +58,22 @@ INLINE f32v inverse_power(int kind, const wide_power *p, f32v d) {
     return result;
 }
 
-/* The size of one with the sign of another, which zero has none of. */
-INLINE f32v with_sign(f32v size, f32v of) {
+/* What a step takes of momentum m. Comparisons, not a product, which could vanish; and with all of
+ * them false, what is not a number stays. */
+enum { KEEP, DROP, TURN };
+
+INLINE f32v heeded(int opposed, f32v m, f32v g) {
     const uint32_t sign = 0x80000000;
-    return (f32v)((((u32v)size & ~sign) | ((u32v)of & sign)) & (u32v)(of != 0.0f));
+    u32v against = (u32v)(((m < 0.0f) & (g >= 0.0f)) | ((m > 0.0f) & (g <= 0.0f)));
+    if (opposed == TURN) return (f32v)(((u32v)m ^ (against & sign)) & (u32v)(g != 0.0f));
+    return opposed == DROP ? (f32v)((u32v)m & ~against) : m;
 }
 
-INLINE f64v with_sign64(f64v size, f64v of) {
+INLINE f64v heeded64(int opposed, f64v m, f64v g) {
     const int64_t sign = INT64_MIN;
-    return (f64v)((((i64v)size & ~sign) | ((i64v)of & sign)) & (i64v)(of != 0.0));
+    i64v against = (i64v)(((m < 0.0) & (g >= 0.0)) | ((m > 0.0) & (g <= 0.0)));
+    if (opposed == TURN) return (f64v)(((i64v)m ^ (against & sign)) & (i64v)(g != 0.0));
+    return opposed == DROP ? (f64v)((i64v)m & ~against) : m;
 }
 
 /* Update `count` elements and, where that is no whole number of vectors, padding behind them.
@@ -79,7 +86,7 @@ static void update_wide(const wide_rule *k, float *param, const float *grad, flo
     const f32v gain = splat((float)k->gain), inertia = splat((float)k->inertia);
     const f32v decay = splat((float)k->decay), weight = splat((float)k->weight);
     const f32v factor = splat((float)k->grad_factor);
-    const int alpha = k->alpha, beta = k->beta, newest_sign = k->newest_sign;
+    const int alpha = k->alpha, beta = k->beta, opposed = k->opposed;
     for (int64_t i = 0; i < count; i += LANES) {
         f32v s = load(sum + i), g = load(grad + i) * factor, d = fma32(s, correction, shift);
         f32v inverse = inverse_power(alpha, k->drift_power, d);
@@ -87,7 +94,7 @@ static void update_wide(const wide_rule *k, float *param, const float *grad, flo
         if (momentum) {
             u = fma32(u, gain, load(momentum + i) * inertia);
             store(momentum + i, u);
-            if (newest_sign) u = with_sign(u, g);
+            u = heeded(opposed, u, g);
         }
         f32v x = fnma32(u, lr, load(param + i) * keep);
         if (z) {
@@ -109,7 +116,7 @@ INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
         if (at.momentum) {
             u = u * k->gain + load64(at.momentum + i) * k->inertia;
             store64(at.momentum + i, u);
-            if (k->newest_sign) u = with_sign64(u, g);
+            u = heeded64(k->opposed, u, g);
         }
         f64v x = load64(at.param + i) * k->keep - u * k->lr;
         if (z) {

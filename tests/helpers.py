@@ -60,7 +60,8 @@ WIDER: dict[str, dict[str, Any]] = {
     "filled by the first": {"decay": 0.9, "d_init": 0.0, "delta": 1e-3},
     "momentum": {"momentum": 0.8},
     "clip": {"clip": 0.25, "d_init": 1e-4},
-    "sign of the newest": {"momentum": 0.8, "newest_sign": True},
+    "opposed dropped": {"momentum": 0.8, "opposed": "drop"},
+    "opposed turned": {"momentum": 0.8, "opposed": "turn"},
     "annealing": {"annealing": 1.0},
     "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
 }

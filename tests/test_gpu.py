@@ -29,7 +29,7 @@ FUSED = {"fused": True}
 LOOP = {"foreach": False, "fused": False}
 WIDER = {
     "decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0,
-    "newest_sign": True,
+    "opposed": "drop",
 }  # fmt: skip
 
 
@@ -141,6 +141,39 @@ def test_gpu_graph_replays_draw_new_noise() -> None:
     assert torch.equal(values(captured), values(eager))
     assert int(optimizer.state[captured[0]]["step"]) == 4
     assert all(int(g.count_nonzero()) == g.numel() for g in kept if g is not None)
+
+
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.7}, WIDER], ids=["paper", "powers", "wider"])
+@pytest.mark.parametrize("form", [{}, {"sum_dtype": torch.bfloat16, "stochastic_rounding": True}])
+def test_gpu_replays_count_as_the_host_does(options: dict[str, Any], form: dict[str, Any]) -> None:
+    """Two hundred in a row, with nothing between them to wait for, of tensors that keep the GPU
+    busy and tensors that do not; then from a count that somebody wrote."""
+    dtype = torch.bfloat16 if form else torch.float32
+    shapes = [(2_000_003,), (7,), (), (300, 500), (0, 3), *[(64,)] * 150]
+    found = []
+    for capturable in (True, False):
+        params = make(dtype, shapes)
+        optimizer = asgld.ASGLD(params, lr=1e-3, capturable=capturable, **FUSED, **form, **options)
+        for p in params:
+            p.grad = torch.sin(p.detach())
+        step = optimizer.step
+        step()
+        if capturable:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                optimizer.step()
+            step = graph.replay
+        for _ in range(200):
+            step()
+        assert {int(optimizer.state[p]["step"]) for p in params} == {201}
+        for p in params:
+            optimizer.state[p]["step"].fill_(5000)
+        for _ in range(3):
+            step()
+        assert {int(optimizer.state[p]["step"]) for p in params} == {5003}
+        found.append(values([*params, *(optimizer.state[p]["sum"] for p in params)]))
+    assert torch.equal(*found)
 
 
 def test_gpu_capture_without_a_step_before_it_says_so() -> None:

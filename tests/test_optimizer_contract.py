@@ -17,6 +17,7 @@ import torch
 from helpers import (
     BACKENDS,
     OPTIMIZERS,
+    WIDER,
     assert_plan_follows_what_changes,
     make_model,
     make_parameters,
@@ -468,13 +469,18 @@ def test_compiled_step_equals_eager(capturable: bool) -> None:
 
 
 @pytest.mark.skipif(_native.unavailable_reason() is not None, reason="needs the compiled kernel")
-def test_compiled_step_in_the_kernel_is_the_eager_one() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"maximize": True, **WIDER["all"], "opposed": "drop"}, WIDER["opposed turned"]],
+    ids=["paper", "all", "turned"],
+)
+def test_compiled_step_in_the_kernel_is_the_eager_one(options: dict[str, Any]) -> None:
     """Bit for bit, also where compiled and eager steps alternate."""
     torch._dynamo.reset()
     results = []
     for is_compiled in ([False] * 6, [True] * 6, [False, False, True, True, False, True]):
         params = make_parameters([(5, 7), (100,), (33, 65), ()])
-        optimizer = asgld.ASGLD(params, lr=0.1, sigma=0.3, fused=True)
+        optimizer = asgld.ASGLD(params, lr=0.1, sigma=0.3, fused=True, **options)
         compiled = torch.compile(optimizer.step)
         for k, through_compiler in enumerate(is_compiled):
             for i, p in enumerate(params):

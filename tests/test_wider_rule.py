@@ -67,22 +67,42 @@ def test_wider_rule_equals_the_reference(backend: str, maximize: bool, name: str
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_newest_sign_moves_nothing_against_its_gradient(backend: str, dtype: torch.dtype) -> None:
-    """Not even where momentum points the other way, and what has no gradient stays."""
+@pytest.mark.parametrize("opposed", ["drop", "turn"])
+def test_nothing_moves_against_its_gradient(backend: str, dtype: torch.dtype, opposed: str) -> None:
+    """Where momentum points the other way a step waits or turns; what has no gradient stays; and
+    the momentum that is stored is the one that all of them have."""
     x = make_tensor(70, seed=1, dtype=dtype).requires_grad_()
-    knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "newest_sign": True}
+    knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "opposed": opposed}
     optimizer = asgld.ASGLD([x], lr=0.05, **knobs, **options_of(backend, knobs))
-    turned = 0
+    num_opposed = 0
     for k in range(20):
         gradient = make_tensor(70, seed=k + 2, dtype=dtype)
         gradient[k % 7 :: 7], gradient[(k + 3) % 7 :: 7] = 0.0, -0.0  # after some that were not
         x.grad, before = gradient, x.detach().clone()
-        turned += int((optimizer.state[x]["momentum"] * gradient < 0).sum())
         optimizer.step()
-        move = before - x.detach()
+        move, momentum = before - x.detach(), optimizer.state[x]["momentum"]
+        agrees = momentum * gradient > 0
+        num_opposed += int((momentum * gradient < 0).sum())
         assert (move * gradient >= 0).all()
-        assert torch.equal(move != 0, gradient != 0)
-    assert turned > 100
+        assert torch.equal(move != 0, agrees if opposed == "drop" else gradient != 0)
+        torch.testing.assert_close(move[agrees], 0.05 * momentum[agrees], rtol=1e-4, atol=1e-7)
+    assert num_opposed > 100
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("opposed", ["drop", "turn"])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_lost_gradient_shows_in_the_parameter(backend: str, opposed: str, sign: float) -> None:
+    """A coordinate that is not a number must not look like one that waits."""
+    x = torch.zeros(9, requires_grad=True)
+    knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "opposed": opposed}
+    optimizer = asgld.ASGLD([x], lr=0.05, **knobs, **options_of(backend, knobs))
+    x.grad = torch.full((9,), sign)
+    optimizer.step()
+    x.grad = torch.full((9,), -1.0)
+    x.grad[4] = math.nan
+    optimizer.step()
+    assert torch.equal(x.isnan().nonzero().flatten(), torch.tensor([4]))
 
 
 @pytest.mark.parametrize("name", WIDER)
@@ -200,6 +220,13 @@ def test_a_loss_in_other_units_gives_the_same_path() -> None:
 # ----------------------------------------------------------------------------------------------
 
 
+def test_network_preset_drops_what_is_opposed_where_there_is_momentum() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    assert asgld.NetworkASGLD([x]).param_groups[0]["opposed"] == "drop"
+    assert asgld.NetworkASGLD([x], opposed="turn").param_groups[0]["opposed"] == "turn"
+    assert asgld.NetworkASGLD([x], momentum=0.0).param_groups[0]["opposed"] == "keep"
+
+
 def test_network_preset_has_noise_of_the_size_it_says() -> None:
     """With gradients of zero, steps are noise alone: 2e5 draws, variance to 5 sigma."""
     x = torch.zeros(200_000, requires_grad=True)
@@ -254,7 +281,8 @@ def test_presets_resume_bit_for_bit(build: Any) -> None:
         (asgld.ASGLD, {"momentum": 1.0}, ValueError, "momentum value: 1.0"),
         (asgld.ASGLD, {"clip": -0.1}, ValueError, "clip value: -0.1"),
         (asgld.ASGLD, {"annealing": -1.0}, ValueError, "annealing value: -1.0"),
-        (asgld.ASGLD, {"newest_sign": True}, ValueError, "newest_sign value: True with momentum=0"),
+        (asgld.ASGLD, {"opposed": "drop"}, ValueError, "opposed value: 'drop' with momentum=0"),
+        (asgld.ASGLD, {"opposed": True, "momentum": 0.9}, ValueError, "need one of keep, drop, tu"),
         (asgld.NetworkASGLD, {"noise": -1.0}, ValueError, "noise value: -1.0"),
         (asgld.NetworkASGLD, {"sigma": 1.0}, TypeError, "takes no sigma=1.0"),
         (asgld.PSGLD, {"beta": 1.0}, TypeError, "takes no beta=1.0"),

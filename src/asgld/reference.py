@@ -52,7 +52,7 @@ def asgld(
     momentum: float = 0.0,
     clip: float | None = None,
     annealing: float = 0.0,
-    newest_sign: bool = False,
+    opposed: str = "keep",
 ) -> Iterator[Array]:
     """Yield x_1, x_2, ... of Algorithm 1 without end.
 
@@ -73,13 +73,14 @@ def asgld(
         momentum: average the scaled gradients.
         clip: bound the scaled gradient by max(k, 1)^clip.
         annealing: scale the noise by max(k, 1)^(-annealing/2).
-        newest_sign: of the average take the size alone, and the sign of G.
+        opposed: of the average, where its sign is not that of G: keep it, drop it, or turn it
+            round. Where G is zero there is nothing to turn it to: it is dropped too.
     """
     if decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0:
         yield from _widened(
             gradient, x, noise, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
             d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
-            momentum=momentum, clip=clip, annealing=annealing, newest_sign=newest_sign,
+            momentum=momentum, clip=clip, annealing=annealing, opposed=opposed,
         )  # fmt: skip
         return
     x = np.array(x, dtype=np.float64)
@@ -124,7 +125,7 @@ def _widened(
     momentum: float,
     clip: float | None,
     annealing: float,
-    newest_sign: bool,
+    opposed: str,
 ) -> Iterator[Array]:
     """Yield the iterates of the rule with all of its knobs.
 
@@ -154,7 +155,10 @@ def _widened(
             if clip is not None:
                 step = np.clip(step, -(max(k, 1) ** clip), max(k, 1) ** clip)
             average = momentum * average + (1.0 - momentum) * step
-            move = np.sign(g) * np.abs(average) if newest_sign else average
+            move = average
+            if opposed != "keep":
+                agreement = np.sign(average) * np.sign(g)
+                move = average * (np.maximum(agreement, 0.0) if opposed == "drop" else agreement)
             x = x * (1.0 - lr * weight_decay) - lr * move
             if sigma != 0.0 and not math.isinf(beta):
                 assert noise is not None

@@ -191,7 +191,7 @@ class Table:
                 rule.maximize,
                 rule.stochastic_rounding,
                 torch.get_num_threads(),
-                rule.newest_sign,
+                rule.opposed_number,
             ),
         )
         if failed:

@@ -235,7 +235,7 @@ class Table:
             *self._types, alpha.value, beta.value,
             rule.has_noise and rule.alpha == rule.beta != 0.0,
             rule.weight_decay != 0.0, rule.maximize, is_scaled, rule.decay is not None,
-            rule.clip is not None, rule.momentum != 0.0, rule.newest_sign, rule.stochastic_rounding,
+            rule.clip is not None, rule.momentum != 0.0, rule.opposed, rule.stochastic_rounding,
             self._has_rows, self._in_fours, self._is_aligned and self._grads_are_aligned, has_inf,
             self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, kernels.PART),
         )  # fmt: skip

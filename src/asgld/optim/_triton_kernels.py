@@ -274,7 +274,7 @@ def _update_part(
     param_type: tl.constexpr, sum_type: tl.constexpr,
     alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
     decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
-    clips: tl.constexpr, has_momentum: tl.constexpr, newest_sign: tl.constexpr,
+    clips: tl.constexpr, has_momentum: tl.constexpr, opposed: tl.constexpr,
     rounds: tl.constexpr,
     has_rows: tl.constexpr, in_fours: tl.constexpr, is_masked: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
@@ -310,9 +310,12 @@ def _update_part(
     if has_momentum:
         u = tl.fma(u, gain, tl.load(average + first + j, mask) * inertia)
         tl.store(average + first + j, u, mask)
-        if newest_sign:
-            size_of_u = tl.abs(u)
-            u = tl.where(g == 0.0, 0.0, tl.where(g < 0.0, -size_of_u, size_of_u))
+        if opposed != "keep":
+            is_opposed = ((u < 0.0) & (g >= 0.0)) | ((u > 0.0) & (g <= 0.0))
+            if opposed == "turn":
+                u = tl.where(is_opposed, tl.where(g == 0.0, 0.0, -u), u)
+            else:
+                u = tl.where(is_opposed, 0.0, u)
     if decays:
         x = x * keep
     x = tl.fma(u, -lr, x)
@@ -356,7 +359,7 @@ def update_chunk(
     param_type: tl.constexpr, sum_type: tl.constexpr,
     alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
     decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
-    clips: tl.constexpr, has_momentum: tl.constexpr, newest_sign: tl.constexpr,
+    clips: tl.constexpr, has_momentum: tl.constexpr, opposed: tl.constexpr,
     rounds: tl.constexpr,
     has_rows: tl.constexpr, in_fours: tl.constexpr, is_aligned: tl.constexpr,
     has_inf: tl.constexpr, waits: tl.constexpr, is_alone: tl.constexpr, chunk: tl.constexpr,
@@ -410,7 +413,7 @@ def update_chunk(
                 param, grad, total, average, first, end, offset, length, stride, step, stream,
                 seed, lr, noise, keep, correction, shift, bound, gain, factor, inertia,
                 decay.to(work), weight, knobs + ALPHA, param_type, sum_type, alpha, beta, is_tied,
-                decays, maximizes, is_scaled, forgets, clips, has_momentum, newest_sign, rounds,
+                decays, maximizes, is_scaled, forgets, clips, has_momentum, opposed, rounds,
                 has_rows, in_fours, False, size,
             )  # fmt: skip
         else:
@@ -418,7 +421,7 @@ def update_chunk(
                 param, grad, total, average, first, end, offset, length, stride, step, stream,
                 seed, lr, noise, keep, correction, shift, bound, gain, factor, inertia,
                 decay.to(work), weight, knobs + ALPHA, param_type, sum_type, alpha, beta, is_tied,
-                decays, maximizes, is_scaled, forgets, clips, has_momentum, newest_sign, rounds,
+                decays, maximizes, is_scaled, forgets, clips, has_momentum, opposed, rounds,
                 has_rows, in_fours, True, size,
             )  # fmt: skip
 

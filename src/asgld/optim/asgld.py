@@ -89,9 +89,11 @@ class ASGLD(Optimizer):
         clip: bound the scaled gradient by ``k ** clip`` in every coordinate; None is no bound.
         annealing: multiply the noise by ``k ** (-annealing / 2)``. The paper's D anneals by
             growing; one that forgets does not grow, so its noise is annealed by this.
-        newest_sign: of the average that momentum keeps take the size alone, and the sign of the
-            newest gradient, as Grams does (Cao, Li and Song, arXiv 2412.17107): a coordinate whose
-            gradients disagree moves little, and none moves against its gradient.
+        opposed: what becomes of momentum in a coordinate where it points against the newest
+            gradient. "keep" steps along it all the same; "drop" waits there, as the cautious
+            optimizers do (Liang, Chen, Liu and Liu, arXiv 2411.16085, who also scale up the other
+            coordinates); "turn" steps as far the other way, as Grams does (Cao, Li and Song, arXiv
+            2412.17107). The momentum that is stored is the same with all three.
 
     Example:
         >>> import torch, asgld
@@ -134,7 +136,7 @@ class ASGLD(Optimizer):
         momentum: float = 0.0,
         clip: float | None = None,
         annealing: float = 0.0,
-        newest_sign: bool = False,
+        opposed: str = "keep",
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -156,7 +158,7 @@ class ASGLD(Optimizer):
             "momentum": momentum,
             "clip": clip,
             "annealing": annealing,
-            "newest_sign": newest_sign,
+            "opposed": opposed,
         }
         self._plans: dict[int, Plan] = {}
         check_group(defaults)

@@ -17,6 +17,9 @@ from torch import Tensor
 from asgld import noise
 from asgld.noise import Draw, Layout, Purpose
 
+# What can become of momentum that points against the newest gradient.
+OPPOSED = ("keep", "drop", "turn")
+
 
 class Rule(NamedTuple):
     """The knobs of one parameter group."""
@@ -35,11 +38,16 @@ class Rule(NamedTuple):
     momentum: float = 0.0
     clip: float | None = None
     annealing: float = 0.0
-    newest_sign: bool = False
+    opposed: str = "keep"
 
     @property
     def has_noise(self) -> bool:
         return self.sigma != 0.0 and not math.isinf(self.beta)
+
+    @property
+    def opposed_number(self) -> int:
+        """How kernels name it."""
+        return OPPOSED.index(self.opposed)
 
     @property
     def fills(self) -> bool:
@@ -189,7 +197,7 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None
             drift = drift.clamp(-c.bound, c.bound)
         if momentum is not None:
             _add_scaled(momentum.mul_(rule.momentum), drift, c.gain)
-            drift = momentum.abs() * g.sign() if rule.newest_sign else momentum
+            drift = _heeded([momentum], [g], rule.opposed)[0]
         _add_scaled(x, drift, -c.lr)
         if rule.has_noise:
             z = noise.torch_normals(rule.seed, [Draw(stream, k, layout)], dtype, x.device)[0]
@@ -246,9 +254,7 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
         averages = [m for m in momenta if m is not None]
         torch._foreach_mul_(averages, rule.momentum)
         _foreach_add_scaled(averages, drift, [c.gain for c in each])
-        drift = averages
-        if rule.newest_sign:
-            drift = list(torch._foreach_mul(torch._foreach_abs(averages), torch._foreach_sign(gs)))
+        drift = _heeded(averages, gs, rule.opposed)
     _foreach_add_scaled(xs, drift, [c.lr for c in each], sign=-1)
     draws = [Draw(s, k, layout) for s, k, layout in zip(streams, ks, layouts, strict=True)]
     if rule.has_noise:
@@ -298,6 +304,17 @@ def _add_scaled(into: Tensor, value: Tensor, scale: float | Tensor) -> None:
         into.add_(value * scale)
     else:
         into.add_(value, alpha=scale)
+
+
+def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: str) -> list[Tensor]:
+    """Return what a step takes of momenta, whose signs may not be those of the newest gradients."""
+    if opposed == "keep":
+        return momenta
+    agreement = torch._foreach_sign(momenta)
+    torch._foreach_mul_(agreement, torch._foreach_sign(grads))
+    if opposed == "drop":
+        torch._foreach_clamp_min_(agreement, 0.0)
+    return list(torch._foreach_mul(momenta, agreement))
 
 
 def _inverse_power(metric: Tensor, exponent: float) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from asgld.noise import Layout
-from asgld.optim.functional import Rule, Tensors
+from asgld.optim.functional import OPPOSED, Rule, Tensors
 
 
 class Table(Protocol):
@@ -100,7 +100,7 @@ def _step_as_operator(
         [number for row in rows for number in row],
         lr if isinstance(lr, Tensor) else None,
         [math.nan if value is None else float(value) for value in _floats(rule, lr)],
-        [rule.seed & 0xFFFFFFFF, rule.seed >> 32, *(getattr(rule, name) for name in _FLAGS)],
+        [rule.seed & 0xFFFFFFFF, rule.seed >> 32, *(getattr(rule, name) for name in _INTEGERS)],
         grad_scale,
         found_inf,
     )
@@ -111,7 +111,7 @@ _FLOATS = (
     "annealing",
 )  # fmt: skip
 
-_FLAGS = ("maximize", "stochastic_rounding", "newest_sign")
+_INTEGERS = ("maximize", "stochastic_rounding", "opposed_number")
 
 
 def _floats(rule: Rule, lr: float | Tensor) -> list[Any]:
@@ -137,10 +137,13 @@ def _operator(
     knobs: dict[str, Any] = dict(zip(_FLOATS, floats, strict=True))
     for name in ("decay", "clip"):
         knobs[name] = None if math.isnan(knobs[name]) else knobs[name]
+    low, high, maximize, stochastic_rounding, opposed = integers
     rule = Rule(
         **{**knobs, "lr": knobs["lr"] if lr is None else lr},
-        seed=integers[0] | integers[1] << 32,
-        **{name: bool(flag) for name, flag in zip(_FLAGS, integers[2:], strict=True)},
+        seed=low | high << 32,
+        maximize=bool(maximize),
+        stochastic_rounding=bool(stochastic_rounding),
+        opposed=OPPOSED[opposed],
     )
     layouts = [
         Layout((p.numel(),), (1,), offset)

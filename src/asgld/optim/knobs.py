@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asgld import noise
+from asgld.optim.functional import OPPOSED
 
 
 def check_group(group: dict[str, Any]) -> None:
@@ -40,10 +41,13 @@ def check_group(group: dict[str, Any]) -> None:
         )
     if not 0.0 <= momentum < 1.0:
         raise ValueError(f"Invalid momentum value: {momentum}: need 0 <= momentum < 1")
-    if group["newest_sign"] and momentum == 0.0:
+    opposed = group["opposed"]
+    if opposed not in OPPOSED:
+        raise ValueError(f"Invalid opposed value: {opposed!r}: need one of {', '.join(OPPOSED)}")
+    if opposed != "keep" and momentum == 0.0:
         raise ValueError(
-            "Invalid newest_sign value: True with momentum=0.0: what momentum does not average has "
-            "the sign of the newest gradient as it is; set momentum, or leave newest_sign out"
+            f"Invalid opposed value: {opposed!r} with momentum=0.0: what momentum does not average "
+            "never points against the newest gradient; set momentum, or leave opposed out"
         )
     for name in ("clip", "annealing"):
         if group[name] is not None and not 0.0 <= group[name] < math.inf:

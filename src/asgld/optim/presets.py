@@ -116,17 +116,17 @@ class PSGLD(ASGLD):
 
 
 class NetworkASGLD(ASGLD):
-    r"""ASGLD for training networks: a D that forgets, momentum after it, a growing clip.
+    r"""ASGLD for training networks: a D that forgets, cautious momentum after it, a growing clip.
 
     .. math::
         u_k = \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8}), \qquad
         m_k = \mu\, m_{k-1} + (1 - \mu)\, u_k, \qquad
-        x_{k+1} = x_k - \mathrm{lr}\, m_k + \nu\, \mathrm{lr}\, k^{-1/2} z_k
+        x_{k+1} = x_k - \mathrm{lr}\, m_k\, [m_k G_k > 0] + \nu\, \mathrm{lr}\, k^{-1/2} z_k
 
     D is the average of past squared gradients, so the scaled gradient has the size of one whatever
-    the units of the loss: nothing but lr needs tuning, and no warm-up does. The noise is nu times
-    the size of a gradient step at first and anneals like k^(-1/2). On small batches
-    ``momentum=0.95, newest_sign=True`` with four times the lr was better; see :class:`ASGLD`.
+    the units of the loss: nothing but lr needs tuning, and no warm-up does. A coordinate whose
+    momentum points against the newest gradient waits (``opposed="drop"``; see :class:`ASGLD`). The
+    noise is nu times the size of a gradient step at first and anneals like k^(-1/2).
 
     Args:
         params: as for :class:`ASGLD`.
@@ -139,21 +139,23 @@ class NetworkASGLD(ASGLD):
     Example:
         >>> import torch, asgld
         >>> model = torch.nn.Linear(3, 1)
-        >>> optimizer = asgld.NetworkASGLD(model.named_parameters(), lr=1e-3)
+        >>> optimizer = asgld.NetworkASGLD(model.named_parameters(), lr=2e-3)
         >>> model(torch.ones(3)).sum().backward()
         >>> optimizer.step()
 
     References:
         The order (squares of the past, momentum after scaling, a growing clip) is that of ADOPT:
         Taniguchi et al., NeurIPS 2024. Differs from it: the average of squares is corrected for its
-        beginning, the bound grows like k^(1/8), not k^(1/4), which bears larger lr, there is noise,
-        and it is the rule of the paper with a D that forgets.
+        beginning, the bound grows like k^(1/8), not k^(1/4), which bears larger lr, coordinates
+        wait as in the cautious optimizers of Liang, Chen, Liu and Liu (arXiv 2411.16085), without
+        their scaling of the others, there is noise, and it is the rule of the paper with a D that
+        forgets.
     """
 
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor = 2e-3,
         noise: float = 0.3,
         decay: float = 0.99,
         momentum: float = 0.9,
@@ -170,7 +172,8 @@ class NetworkASGLD(ASGLD):
             "it sets alpha = 1, beta = 0 and, from noise, sigma",
         )
         sigma = noise * math.sqrt(float(lr) / 2.0)
-        options = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0, **options}
+        defaults = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0}
+        options = {**defaults, "opposed": "drop" if momentum != 0.0 else "keep", **options}
         super().__init__(params, lr, 1.0, 0.0, sigma, decay=decay, momentum=momentum, **options)
 
 
