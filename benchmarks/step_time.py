@@ -27,7 +27,8 @@ from asgld.noise import Layout
 from asgld.optim import fused
 
 BASELINE = "AdamW fused"
-WIDER = {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
+FORGETTING = {"decay": 0.99, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
+WIDER = {**FORGETTING, "momentum": 0.9, "opposed": "drop"}
 
 # ResNet-50: 161 tensors, 25.6 million elements. (how many, shape)
 RESNET_50: list[tuple[int, tuple[int, ...]]] = [
@@ -85,9 +86,7 @@ def ours() -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
                 p, alpha=0.7, beta=1.3, fused=True
             ),
             "ASGLD fused, decay, momentum, clip": lambda p: asgld.ASGLD(p, fused=True, **WIDER),
-            "ASGLD fused, decay, clip": lambda p: asgld.ASGLD(
-                p, fused=True, **{**WIDER, "momentum": 0.0}
-            ),
+            "ASGLD fused, decay, clip": lambda p: asgld.ASGLD(p, fused=True, **FORGETTING),
             "ASG fused": lambda p: asgld.ASG(p, fused=True),
         }
     else:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from measure import RESULTS, summarize, write_csv
-from step_time import RESNET_50, WIDER
+from step_time import FORGETTING, RESNET_50, WIDER
 from torch import Tensor
 
 import asgld
@@ -46,7 +46,7 @@ OURS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
     "ASGLD": lambda p: asgld.ASGLD(p, fused=True),
     "ASGLD, general powers": lambda p: asgld.ASGLD(p, alpha=0.7, beta=1.3, fused=True),
     "ASGLD, decay, momentum, clip": lambda p: asgld.ASGLD(p, fused=True, **WIDER),
-    "ASGLD, decay, clip": lambda p: asgld.ASGLD(p, fused=True, **{**WIDER, "momentum": 0.0}),
+    "ASGLD, decay, clip": lambda p: asgld.ASGLD(p, fused=True, **FORGETTING),
     "ASG": lambda p: asgld.ASG(p, fused=True),
 }
 THEIRS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {

@@ -15,8 +15,10 @@ from training_saddles import median_interval
 Rows = list[dict[str, str]]
 COLORS = {
     "AdamW": "#08519c", "NetworkASGLD": "#d94801", "NetworkASGLD, no noise": "#fdae6b",
-    "NetworkASGLD, newest sign": "#b30000", "NetworkASGLD, no noise, newest sign": "#fc8d8d",
-    "AdamW, newest sign": "#6baed6", "NetworkASGLD, clip 1/4": "#7f4a1e",
+    "NetworkASGLD, opposed turned": "#b30000", "NetworkASGLD, no noise, opposed turned": "#fc8d8d",
+    "NetworkASGLD, opposed kept": "#7f4a1e", "NetworkASGLD, no noise, opposed kept": "#b98a5e",
+    "NetworkASGLD, no noise, opposed kept, clip 1/4": "#d9c2a7",
+    "AdamW, opposed dropped": "#4292c6", "AdamW, opposed turned": "#9ecae1",
     "Adagrad": "#756bb1", "ASGLD, calibrated": "#006d2c",
     "ASG, calibrated": "#74c476", "ASG, calibrated, one scale": "#a1d99b",
     "ASG, calibrated, no clip": "#c7e9c0", "PSGLD": "#e7298a", "pSGLD of devinterp": "#f7a8cf",
@@ -72,7 +74,7 @@ def canvas(height: float, panels: int, **options: Any) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def gpt_figure(rows: Rows, height: float = 6.6) -> Any:
+def gpt_figure(rows: Rows, height: float = 8.0) -> Any:
     """Validation loss at the end against lr: median and range of the seeds."""
     column = [name for name in rows[0] if name.startswith("loss_")][-1]
     figure, panels = canvas(height, 2, sharey=True)

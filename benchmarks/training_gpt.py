@@ -29,8 +29,10 @@ NUM_SEEDS = 3
 KEYS = ("optimizer", "schedule", "lr", "seed")
 # Of the first noise step to the first gradient step, where a rule has no unit of its own.
 RATIO = 0.1
-# A rule that goes where the newest gradient points bears more momentum.
-NEWEST_SIGN: dict[str, Any] = {"momentum": 0.95, "newest_sign": True}
+# Others than the default of what becomes of momentum that points against the newest gradient; what
+# turns it round bears more of it.
+KEPT: dict[str, Any] = {"opposed": "keep"}
+TURNED: dict[str, Any] = {"momentum": 0.95, "opposed": "turn"}
 
 
 def grid(first: float, count: int = 7, ratio: float = 2.0) -> list[float]:
@@ -55,8 +57,12 @@ def devinterp_psgld(params: list[Tensor], lr: float, mean_square: float) -> torc
     return SGMCMC.rmsprop_sgld(params, lr=lr, noise_level=noise, nbeta=1.0, eps=1e-5)
 
 
-class SignedAdamW(torch.optim.AdamW):
-    """AdamW that takes the sign of its steps from the newest gradient."""
+class HeedfulAdamW(torch.optim.AdamW):
+    """AdamW whose steps against the newest gradient are dropped or turned round."""
+
+    def __init__(self, params: list[Tensor], lr: float, opposed: str) -> None:
+        super().__init__(params, lr, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
+        self.opposed = opposed
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -64,7 +70,9 @@ class SignedAdamW(torch.optim.AdamW):
         before = [p.clone() for p in params]
         super().step()
         for p, old in zip(params, before, strict=True):
-            p.copy_(old - (p - old).abs() * p.grad.sign())
+            agreement = (old - p).sign() * p.grad.sign()
+            left = agreement.clamp(min=0.0) if self.opposed == "drop" else agreement
+            p.copy_(old + (p - old) * left)
 
 
 # Each takes parameters with first gradients, lr, and the mean square of those gradients.
@@ -75,26 +83,35 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
     ),
     "NetworkASGLD, no noise": (
         lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0),
+        grid(5e-4, 10, math.sqrt(2)),
+    ),
+    "NetworkASGLD": (lambda p, lr, _: asgld.NetworkASGLD(p, lr), grid(5e-4, 10, math.sqrt(2))),
+    "AdamW, opposed dropped": (
+        lambda p, lr, _: HeedfulAdamW(p, lr, "drop"),
+        grid(2.5e-4, 9, math.sqrt(2)),
+    ),
+    "NetworkASGLD, no noise, opposed kept": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, **KEPT),
         [*grid(2.5e-4, 9, math.sqrt(2)), 8e-3, 1.6e-2],
     ),
-    "NetworkASGLD": (
-        lambda p, lr, _: asgld.NetworkASGLD(p, lr),
+    "NetworkASGLD, opposed kept": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, **KEPT),
         [*grid(2.5e-4, 9, math.sqrt(2)), 8e-3, 1.6e-2],
     ),
-    "NetworkASGLD, clip 1/4": (
-        lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, clip=0.25),
+    "NetworkASGLD, no noise, opposed kept, clip 1/4": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, clip=0.25, **KEPT),
         [*grid(2.5e-4, 9, math.sqrt(2)), 8e-3, 1.6e-2],
     ),
-    "NetworkASGLD, no noise, newest sign": (
-        lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, **NEWEST_SIGN),
+    "NetworkASGLD, no noise, opposed turned": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, **TURNED),
         grid(5e-4, 12, math.sqrt(2)),
     ),
-    "NetworkASGLD, newest sign": (
-        lambda p, lr, _: asgld.NetworkASGLD(p, lr, **NEWEST_SIGN),
+    "NetworkASGLD, opposed turned": (
+        lambda p, lr, _: asgld.NetworkASGLD(p, lr, **TURNED),
         grid(5e-4, 12, math.sqrt(2)),
     ),
-    "AdamW, newest sign": (
-        lambda p, lr, _: SignedAdamW(p, lr, betas=(0.9, 0.99), weight_decay=0.0, fused=True),
+    "AdamW, opposed turned": (
+        lambda p, lr, _: HeedfulAdamW(p, lr, "turn"),
         grid(5e-4, 11, math.sqrt(2)),
     ),
     "Adagrad": (
