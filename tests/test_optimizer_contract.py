@@ -33,6 +33,7 @@ from torch.optim.optimizer import (
 import asgld
 from asgld import noise
 from asgld.optim import _native, fused
+from asgld.optim.functional import OPPOSED
 
 SHAPES: list[tuple[int, ...]] = [(3, 4), (5,), ()]
 
@@ -421,14 +422,20 @@ def test_gradient_scaler_skips_without_a_trace(backend: str) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["lr", "gradient"])
-def test_gradients_flow_through_a_differentiable_step(wanted: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, *({"decay": 0.9, "momentum": 0.5, "clip": 1.0, "opposed": o} for o in OPPOSED)],
+    ids=["paper", *OPPOSED],
+)
+def test_gradients_flow_through_a_differentiable_step(wanted: str, options: dict[str, Any]) -> None:
     """The derivative of a loss after three noisy steps, against a central difference."""
     feed = [make_tensor(2, seed=k, dtype=torch.float64) for k in range(3)]
 
     def loss_after(value: torch.Tensor) -> torch.Tensor:
         y = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True).clone()
         lr = value if wanted == "lr" else 0.02
-        optimizer = asgld.ASGLD([y], lr=lr, sigma=0.1, weight_decay=0.1, differentiable=True)
+        knobs = {"sigma": 0.1, "weight_decay": 0.1, "differentiable": True, **options}
+        optimizer = asgld.ASGLD([y], lr=lr, **knobs)
         for g in feed:
             y.grad = g if wanted == "lr" else g * value
             optimizer.step()

@@ -197,7 +197,9 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None
             drift = drift.clamp(-c.bound, c.bound)
         if momentum is not None:
             _add_scaled(momentum.mul_(rule.momentum), drift, c.gain)
-            drift = _heeded([momentum], [g], rule.opposed)[0]
+            # What autograd may hold on to must not change at the next step.
+            average = momentum.clone() if torch.is_grad_enabled() else momentum
+            drift = _heeded([average], [g], rule.opposed)[0]
         _add_scaled(x, drift, -c.lr)
         if rule.has_noise:
             z = noise.torch_normals(rule.seed, [Draw(stream, k, layout)], dtype, x.device)[0]
