@@ -74,18 +74,22 @@ def test_nothing_moves_against_its_gradient(backend: str, dtype: torch.dtype, op
     x = make_tensor(70, seed=1, dtype=dtype).requires_grad_()
     knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "opposed": opposed}
     optimizer = asgld.ASGLD([x], lr=0.05, **knobs, **options_of(backend, knobs))
+    other = x.detach().clone().requires_grad_()
+    plain = asgld.ASGLD([other], lr=0.05, **{**knobs, "opposed": "keep"}, fused=False)
     num_opposed = 0
     for k in range(20):
         gradient = make_tensor(70, seed=k + 2, dtype=dtype)
         gradient[k % 7 :: 7], gradient[(k + 3) % 7 :: 7] = 0.0, -0.0  # after some that were not
-        x.grad, before = gradient, x.detach().clone()
+        x.grad, other.grad, before = gradient, gradient, x.detach().clone()
         optimizer.step()
+        plain.step()
         move, momentum = before - x.detach(), optimizer.state[x]["momentum"]
         agrees = momentum * gradient > 0
         num_opposed += int((momentum * gradient < 0).sum())
         assert (move * gradient >= 0).all()
         assert torch.equal(move != 0, agrees if opposed == "drop" else gradient != 0)
         torch.testing.assert_close(move[agrees], 0.05 * momentum[agrees], rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(momentum, plain.state[other]["momentum"])
     assert num_opposed > 100
 
 
