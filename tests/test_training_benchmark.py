@@ -150,7 +150,7 @@ def _best(curves: Curves, name: str, digits: int = 3) -> list[str]:
     return [f"{curves[name, kind].best[0]:.{digits}f}" for kind in SCHEDULES]
 
 
-def curves_of(name: str) -> Curves:
+def _curves(name: str) -> Curves:
     return summary.read(measure.RESULTS / f"{name}.csv")
 
 
@@ -161,7 +161,7 @@ def page() -> str:
 
 
 def test_committed_gpt_says_what_the_page_says(page: str) -> None:
-    curves = summary.read(measure.RESULTS / "training_gpt.csv")
+    curves = _curves("training_gpt")
     titles = {
         "NetworkASGLD, no noise, opposed kept, clip 1/4 as in ADOPT": (
             "NetworkASGLD, no noise, opposed kept, clip 1/4"
@@ -192,7 +192,7 @@ def test_committed_gpt_says_what_the_page_says(page: str) -> None:
 def test_the_papers_rule_differs_from_adagrad_by_chance_alone(page: str) -> None:
     from scipy.stats import wilcoxon
 
-    curves = summary.read(measure.RESULTS / "training_gpt.csv")
+    curves = _curves("training_gpt")
     gains, wins = {}, {}
     for name in ("ASGLD, calibrated", "ASG, calibrated"):
         for kind in SCHEDULES:
@@ -209,7 +209,7 @@ def test_the_papers_rule_differs_from_adagrad_by_chance_alone(page: str) -> None
 
 
 def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> None:
-    curves = summary.read(measure.RESULTS / "training_gpt_64.csv")
+    curves = _curves("training_gpt_64")
     _, *table = _table_of_the_page("batches of 64")
     assert len(table) == 8
     for title, *cells in table:
@@ -221,15 +221,15 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
         ("training_gpt_64", "batches of 64 it is {} without a schedule and {} with one"),
         ("training_gpt", "batches of 16, {} and {}."),
     ):
-        curves = curves_of(name)
+        curves = _curves(name)
         widths = [
             [f"{summary.octaves(curves[who, kind].good_range()):.2f}" for kind in SCHEDULES]
             for who in ("NetworkASGLD, no noise", "AdamW")
         ]
         pairs = [" against ".join(pair) for pair in zip(*widths, strict=True)]
         assert words.format(*pairs) in page
-    of_64 = curves_of("training_gpt_64")
-    for curves in (curves_of("training_gpt"), of_64):
+    of_64 = _curves("training_gpt_64")
+    for curves in (_curves("training_gpt"), of_64):
         for kind in SCHEDULES:
             level = summary.GOOD * curves["NetworkASGLD, no noise", kind].best[0]
             width = summary.octaves(curves["AdamW", kind].good_range(level))
@@ -239,7 +239,7 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
 
 
 def test_dropping_opposed_momentum_gains_what_the_page_says(page: str) -> None:
-    of_16, of_64 = curves_of("training_gpt"), curves_of("training_gpt_64")
+    of_16, of_64 = _curves("training_gpt"), _curves("training_gpt_64")
     ours, adamw = "NetworkASGLD, no noise", "AdamW"
     kept, turned, dropped = (
         f"{ours}, opposed kept",
@@ -263,6 +263,10 @@ def test_dropping_opposed_momentum_gains_what_the_page_says(page: str) -> None:
         ("with a schedule it is {} % behind AdamW", [-gains(of_64, turned, adamw)[1]]),
     ):
         assert words.format(*(f"{number:.1f}" for number in numbers)) in page
+    curve = of_16[turned, "constant"]
+    at, best = curve.losses.index(curve.best[0]), of_16[ours, "constant"].best[0]
+    beside = [100 * (1 - curve.losses[i] / best) for i in (at - 1, at + 1)]
+    assert "at those next to it the gain is {:.1f} and {:.1f} %".format(*beside) in page
     left = [gains(curves, ours, dropped) for curves in (of_16, of_64)]
     assert "with a schedule, {:.1f} % and {:.1f} %".format(*(gain[1] for gain in left)) in page
     assert "without one it is {:.1f} and {:.1f} %".format(*(gain[0] for gain in left)) in page
