@@ -15,7 +15,7 @@ import torch
 from measure import run_tasks
 from torch import Tensor
 from torch.nn import functional
-from training_gpt import Build, grid
+from training_gpt import FLOOR, Build, grid
 
 import asgld
 
@@ -23,6 +23,7 @@ import asgld
 KEYS = ("train_size", "optimizer", "lr", "seed")
 SIZES = (100, 300, 900)
 NUM_TEST = 800
+BATCH = 50
 
 
 def contenders() -> dict[str, tuple[Build, list[float]]]:
@@ -34,6 +35,9 @@ def contenders() -> dict[str, tuple[Build, list[float]]]:
     def ours(noise: float) -> Build:
         return lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=noise)
 
+    def with_floor(params: list[Tensor], lr: float, mean_square: float) -> asgld.NetworkASGLD:
+        return asgld.NetworkASGLD(params, lr, noise=0.0, delta=FLOOR * mean_square)
+
     rates = grid(2.5e-4, 6)
     return {
         "SGD, momentum": (lambda p, lr, _: torch.optim.SGD(p, lr, momentum=0.9), grid(2.5e-3, 6)),
@@ -43,13 +47,18 @@ def contenders() -> dict[str, tuple[Build, list[float]]]:
             f"NetworkASGLD, noise {noise:g}": (ours(noise), rates)
             for noise in (0.0, 0.3, 1.0, 3.0, 10.0)
         },
+        "NetworkASGLD, noise 0, floor": (with_floor, rates),
     }
 
 
 def measure_few_data(quick: bool, only: list[str]) -> list[dict[str, Any]]:
     """Rows of all sizes, optimizers, learning rates and seeds, on all cores."""
-    sizes = [size for size in SIZES if not only or str(size) in only]
-    tasks = [(size, name, quick) for size in sizes[: 1 if quick else None] for name in contenders()]
+    tasks = [
+        (size, name, quick)
+        for size in SIZES[: 1 if quick else None]
+        for name in contenders()
+        if not only or str(size) in only or name in only
+    ]
     return run_tasks(measure_contender, tasks, in_place=quick)
 
 
@@ -67,7 +76,9 @@ def measure_contender(size: int, name: str, quick: bool) -> list[dict[str, Any]]
         params = make_networks(seeds, hidden)
         with torch.no_grad():
             start, _ = measured(params, train)
-        fit(params, build(params, lr, 1.0), partial(measured, params), train, steps)
+        set_gradients(params, measured(params, train[:, :BATCH])[0])
+        optimizer = build(params, lr, asgld.mean_square_gradient(params))
+        fit(params, optimizer, partial(measured, params), train, steps)
         with torch.no_grad():
             losses, errors = measured(params, test)
             fitted, _ = measured(params, train)
@@ -108,14 +119,17 @@ def make_networks(seeds: int, hidden: int) -> list[Tensor]:
 def fit(
     params: list[Tensor], optimizer: torch.optim.Optimizer, measured: Any, train: Tensor, steps: int
 ) -> None:
-    """Train on random batches of 50, drawn alike for all optimizers."""
+    """Train on random batches, drawn alike for all optimizers."""
     generator = torch.Generator().manual_seed(11)
     for _ in range(steps):
-        picked = torch.randint(train.shape[1], (len(train), 50), generator=generator)
-        loss = measured(train.gather(1, picked))[0].sum()
-        for p, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
-            p.grad = gradient
+        picked = torch.randint(train.shape[1], (len(train), BATCH), generator=generator)
+        set_gradients(params, measured(train.gather(1, picked))[0])
         optimizer.step()
+
+
+def set_gradients(params: list[Tensor], losses: Tensor) -> None:
+    for p, gradient in zip(params, torch.autograd.grad(losses.sum(), params), strict=True):
+        p.grad = gradient
 
 
 def losses_and_errors(

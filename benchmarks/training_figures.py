@@ -18,6 +18,7 @@ COLORS = {
     "NetworkASGLD, opposed turned": "#b30000", "NetworkASGLD, no noise, opposed turned": "#fc8d8d",
     "NetworkASGLD, opposed kept": "#7f4a1e", "NetworkASGLD, no noise, opposed kept": "#b98a5e",
     "NetworkASGLD, no noise, opposed kept, clip 1/4": "#d9c2a7",
+    "NetworkASGLD, no noise, floor": "#e6b800", "AdamW, floor": "#00b0b9",
     "AdamW, opposed dropped": "#4292c6", "AdamW, opposed turned": "#9ecae1",
     "Adagrad": "#756bb1", "ASGLD, calibrated": "#006d2c",
     "ASG, calibrated": "#74c476", "ASG, calibrated, one scale": "#a1d99b",
@@ -41,7 +42,7 @@ def draw(folder: Path, results: Path = RESULTS) -> None:
     saddles = read(results, "saddles")
     figures = {
         "gpt": gpt_figure(read(results, "gpt")),
-        "gpt-64": gpt_figure(read(results, "gpt_64"), height=4.8),
+        "gpt-64": gpt_figure(read(results, "gpt_64"), height=5.8),
         "saddles": saddle_figure(saddles),
         "saddles-lr": saddle_rates_figure(saddles),
         "few-data": few_data_figure(read(results, "few_data")),

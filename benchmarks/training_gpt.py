@@ -33,6 +33,8 @@ RATIO = 0.1
 # turns it round bears more of it.
 KEPT: dict[str, Any] = {"opposed": "keep"}
 TURNED: dict[str, Any] = {"momentum": 0.95, "opposed": "turn"}
+# A floor under D, in units of the mean square of a coordinate of the first gradient.
+FLOOR = 1e-4
 
 
 def grid(first: float, count: int = 7, ratio: float = 2.0) -> list[float]:
@@ -113,6 +115,18 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
     "AdamW, opposed turned": (
         lambda p, lr, _: HeedfulAdamW(p, lr, "turn"),
         grid(5e-4, 11, math.sqrt(2)),
+    ),
+    "NetworkASGLD, no noise, floor": (
+        lambda p, lr, _: asgld.NetworkASGLD(
+            p, lr, noise=0.0, delta=FLOOR * asgld.mean_square_gradient(p)
+        ),
+        grid(5e-4, 12, math.sqrt(2)),
+    ),
+    "AdamW, floor": (
+        lambda p, lr, ms: torch.optim.AdamW(
+            p, lr, betas=(0.9, 0.99), eps=math.sqrt(FLOOR * ms), weight_decay=0.0, fused=True
+        ),
+        grid(5e-4, 9, math.sqrt(2)),
     ),
     "Adagrad": (
         lambda p, lr, _: torch.optim.Adagrad(p, lr, foreach=True),

@@ -137,7 +137,7 @@ def _data_parallel(model: nn.Module, rank: int, ranks: int, **options: Any) -> W
     return Wrapped(model, backward, **options)
 
 
-def _plain(kind: str) -> Wrapped:
+def plain(kind: str) -> Wrapped:
     """One process, no wrapper: what all others must equal."""
     return _data_parallel(build(kind), 0, 1)
 
@@ -282,6 +282,8 @@ LAYOUTS: dict[str, Layout] = {
     "zero": Layout(lambda kind: _ddp(kind, has_zero=True)),
     "pipeline": Layout(_pipeline),
 }
+# Those in which every rank has a part of every parameter.
+WHOLE = [name for name in LAYOUTS if name != "pipeline"]
 # Sums that are not exact: these agree up to rounding.
 ROUNDED_LAYOUTS: dict[str, Layout] = {
     "ddp": Layout(_ddp, "network"),
@@ -415,7 +417,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def expected(layout: Layout, row: Row, steps: int = STEPS) -> Outcome:
     """Train a row in this process alone, without any layout."""
-    return train(_plain(layout.kind), row, layout.max_norm, steps)
+    return train(plain(layout.kind), row, layout.max_norm, steps)
 
 
 def train_rows(layouts: dict[str, Layout], rows: list[Row]) -> dict[Row, Outcome]:
@@ -432,6 +434,15 @@ def train_rows(layouts: dict[str, Layout], rows: list[Row]) -> dict[Row, Outcome
                     p.copy_(value)
             outcomes[row] = train(wrapped, row, layout.max_norm)
     return outcomes
+
+
+def measure_gradients(wrapped: Wrapped) -> tuple[float, dict[str, float]]:
+    """Mean square of the first gradient, and the d_init of each parameter that follows from it."""
+    wrapped.backward(batch(0, next(wrapped.model.parameters()).dtype))
+    named = [(asgld.noise.canonical_name(name), p) for name, p in wrapped.model.named_parameters()]
+    groups = asgld.groups_from_gradients(named, lr=0.1)
+    scales = {name: group["d_init"] for (name, _), group in zip(named, groups, strict=True)}
+    return asgld.mean_square_gradient(named), scales
 
 
 # ----------------------------------------------------------------------------------------------
@@ -529,6 +540,9 @@ def train_table(rank: int, world_size: int, folder: Path) -> None:
         outcomes = {
             "exact": train_rows(LAYOUTS, ROWS),
             "rounded": train_rows(ROUNDED_LAYOUTS, ROUNDED_ROWS),
+            "measured": {
+                name: measure_gradients(LAYOUTS[name].wrap(LAYOUTS[name].kind)) for name in WHOLE
+            },
             "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")

@@ -246,3 +246,33 @@ def test_groups_from_gradients_refuse_what_says_nothing() -> None:
         asgld.groups_from_gradients([p], lr=0.1)
     with pytest.raises(ValueError, match="lr=0"):
         asgld.groups_from_gradients([p], lr=0)
+
+
+def test_mean_square_is_that_of_all_coordinates() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model(torch.ones(5, 4)).square().sum().backward()
+    gradients = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+    expected = pytest.approx(gradients.square().mean().item(), rel=1e-12)
+    assert asgld.mean_square_gradient(model.parameters()) == expected
+    assert asgld.mean_square_gradient(model.named_parameters()) == expected
+    p = torch.zeros(2, dtype=torch.complex64, requires_grad=True)
+    p.grad = torch.tensor([3.0 + 4.0j, 0.0])
+    assert asgld.mean_square_gradient([p]) == 6.25  # a complex number is two coordinates
+    small = torch.zeros(2, dtype=torch.float16, requires_grad=True)
+    small.grad = torch.full((2,), 2.0**-14, dtype=torch.float16)  # whose square is zero there
+    assert asgld.mean_square_gradient([small]) == 2.0**-28
+
+
+def test_mean_square_refuses_what_says_nothing() -> None:
+    p, q = (torch.ones(3, requires_grad=True) for _ in range(2))
+    with pytest.raises(ValueError, match="need at least one parameter"):
+        asgld.mean_square_gradient([])
+    p.grad = torch.ones(3)
+    with pytest.raises(ValueError, match=r"params\[1\] has no gradient"):
+        asgld.mean_square_gradient([p, q])
+    q.grad = torch.tensor([0.0, math.nan, 0.0])
+    with pytest.raises(ValueError, match=r"gradient of params\[1\] is not finite"):
+        asgld.mean_square_gradient([p, q])
+    p.grad.zero_()
+    with pytest.raises(ValueError, match="all gradients are zero"):
+        asgld.mean_square_gradient([p])

@@ -21,6 +21,7 @@ from distributed_cases import (
     ROUNDED_LAYOUTS,
     ROUNDED_ROWS,
     ROWS,
+    WHOLE,
     Layout,
     Outcome,
     Placing,
@@ -28,6 +29,8 @@ from distributed_cases import (
     batch,
     expected,
     fail,
+    measure_gradients,
+    plain,
     run_ranks,
     time_out_at_first,
     train_placed,
@@ -104,6 +107,19 @@ def test_network_agrees_up_to_the_order_of_summation(
 ) -> None:
     seen = [rank["rounded"][row] for rank in outcomes_of(world_size)]
     _compare(seen, ROUNDED_LAYOUTS[row.layout], row, **ROUNDING)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("layout", WHOLE)
+def test_scale_of_gradients_is_that_of_one_process(
+    layout: str, world_size: int, outcomes_of: Callable[[int], Outcomes]
+) -> None:
+    mean_square, scales = measure_gradients(plain(LAYOUTS[layout].kind))
+    for rank in outcomes_of(world_size):
+        seen, seen_scales = rank["measured"][layout]
+        assert seen == pytest.approx(mean_square, rel=1e-13)
+        assert seen_scales == pytest.approx(scales, rel=1e-13)
+        assert rank["measured"][layout] == outcomes_of(world_size)[0]["measured"][layout]
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

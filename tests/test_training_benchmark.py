@@ -147,7 +147,10 @@ SCHEDULES = ("constant", "warm-up and cosine")
 
 
 def _best(curves: Curves, name: str, digits: int = 3) -> list[str]:
-    return [f"{curves[name, kind].best[0]:.{digits}f}" for kind in SCHEDULES]
+    return [
+        f"{curves[name, kind].best[0]:.{digits}f}" if (name, kind) in curves else "not run"
+        for kind in SCHEDULES
+    ]
 
 
 def _curves(name: str) -> Curves:
@@ -171,7 +174,7 @@ def test_committed_gpt_says_what_the_page_says(page: str) -> None:
         "ASG(1), calibrated, without clip": "ASG, calibrated, no clip",
     }
     _, *table = _table_of_the_page("optimizer")
-    assert len(table) == 18
+    assert len(table) == 19
     for title, *cells in table:
         assert cells == _best(curves, titles.get(title, title)), title
     for warmup, words in (
@@ -211,7 +214,7 @@ def test_the_papers_rule_differs_from_adagrad_by_chance_alone(page: str) -> None
 def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> None:
     curves = _curves("training_gpt_64")
     _, *table = _table_of_the_page("batches of 64")
-    assert len(table) == 8
+    assert len(table) == 10
     for title, *cells in table:
         assert cells == _best(curves, title), title
 
@@ -236,6 +239,38 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
             is_large_with_schedule = curves is of_64 and kind == SCHEDULES[1]
             assert f"{width:.2f}" == ("1.60" if is_large_with_schedule else "0.00")
     assert "in three of the four cases, and 1.60 octaves with a schedule and batches of 64" in page
+
+
+def test_a_floor_widens_the_range_as_the_page_says(page: str) -> None:
+    ours, floor, adamw = "NetworkASGLD, no noise", "NetworkASGLD, no noise, floor", "AdamW"
+    kind = SCHEDULES[1]
+    own, wider, common, worse = [], [], [], []
+    for name in ("training_gpt_64", "training_gpt"):
+        curves = _curves(name)
+        low, high = curves[floor, kind].good_range()
+        assert curves[floor, kind].rates[0] < low < high < curves[floor, kind].rates[-1]
+        widths = {who: summary.octaves(curves[who, kind].good_range()) for who in (floor, adamw)}
+        own.append(f"{widths[floor]:.2f}")
+        wider.append(f"{widths[floor] / widths[adamw]:.1f}")
+        least = min(curve.best[0] for (_, schedule), curve in curves.items() if schedule == kind)
+        for who in (floor, adamw):
+            found = curves[who, kind].good_range(summary.GOOD * least)
+            common.append(f"{summary.octaves(found):.2f}")
+        ratio = summary.ratio_of_losses(curves[floor, kind], curves[ours, kind])
+        worse.append(100 * (ratio - 1))
+    assert "it has {} octaves with batches of 64 and {} with batches of 16".format(*own) in page
+    assert f"{worse[0]:.1f} % worse and {-worse[1]:.1f} % better" in page
+    assert "not twice AdamW's, but {} and {} times".format(*wider) in page
+    assert common[3] == "0.00"
+    words = "{} octaves against {} with batches of 64, and {} against none with batches of 16"
+    assert words.format(*common[:3]) in page
+    of_16, of_64 = _curves("training_gpt"), _curves("training_gpt_64")
+    loss = summary.ratio_of_losses(of_16[floor, "constant"], of_16[ours, "constant"])
+    assert f"its best loss is {100 * (loss - 1):.1f} % worse" in page
+    assert of_16[floor, "constant"].good_range()[0] == of_16[floor, "constant"].rates[0]
+    loss = summary.ratio_of_losses(of_64["AdamW, floor", kind], of_64[adamw, kind])
+    assert len(of_64["AdamW, floor", kind].rates) == 2
+    assert f"two learning rates, {100 * (loss - 1):.1f} % behind AdamW" in page
 
 
 def test_dropping_opposed_momentum_gains_what_the_page_says(page: str) -> None:
@@ -307,7 +342,7 @@ def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]
     assert "MISSED range of lr" in capsys.readouterr().out
 
 
-def test_committed_few_data_say_what_the_page_says() -> None:
+def test_committed_few_data_say_what_the_page_says(page: str) -> None:
     """The table, and that no strength of noise changes the test loss beyond chance."""
     rows = _read(measure.RESULTS / "training_few_data.csv")
 
@@ -333,6 +368,14 @@ def test_committed_few_data_say_what_the_page_says() -> None:
     assert [round(x, 1) for x in (statistics.median(odd), *saddles.median_interval(odd))] == [
         -0.4, -1.0, -0.1,
     ]  # fmt: skip
+    for size in sizes:
+        changes = change(size, f"{quiet}, floor", quiet)
+        low, high = saddles.median_interval(changes)
+        assert low < 0.0 < high
+        assert abs(statistics.median(changes)) < 0.1
+    at_most = [_ratio_at_the_largest_lr(rows, size, f"{quiet}, floor", quiet) for size in sizes]
+    words = "median {:.1f} % and {:.1f} % lower at 100 and 300 samples and {:.1f} % higher at 900"
+    assert words.format(*(100 * (1 - x) for x in at_most[:2]), 100 * (at_most[2] - 1)) in page
     losses = [change(size, "AdamW, no weight decay", quiet) for size in sizes]
     low, high = saddles.median_interval(losses[0])
     assert low < 0.0 < high
@@ -345,6 +388,21 @@ def test_committed_few_data_say_what_the_page_says() -> None:
     assert [(round(low, 1), round(high, 1)) for low, high in intervals] == [
         (-2.6, -1.4), (-5.1, -3.7), (-23.5, 1.9),
     ]  # fmt: skip
+
+
+def _ratio_at_the_largest_lr(rows: Rows, size: str, name: str, reference: str) -> float:
+    """Of the medians of two optimizers."""
+    of_size = [row for row in rows if row["train_size"] == size]
+    largest = max(float(row["lr"]) for row in of_size if row["optimizer"] == name)
+    ours, theirs = (
+        statistics.median(
+            float(row["test_loss"])
+            for row in of_size
+            if (row["optimizer"], float(row["lr"])) == (who, largest)
+        )
+        for who in (name, reference)
+    )
+    return ours / theirs
 
 
 def _table_of_the_page(title: str) -> list[list[str]]:

@@ -8,7 +8,12 @@ as corrected (`theory`).
 
 from asgld import theory
 from asgld.curvature import Kind, ModelHessian, Point, classify
-from asgld.diagnostics import CertificateTracker, calibrate, groups_from_gradients
+from asgld.diagnostics import (
+    CertificateTracker,
+    calibrate,
+    groups_from_gradients,
+    mean_square_gradient,
+)
 from asgld.minimize import minimize
 from asgld.optim import AGLD, ASG, ASGLD, PSGLD, SGLD, NetworkASGLD
 from asgld.sampling import GrowingBatchSampler, accumulate, full_gradient
@@ -32,6 +37,7 @@ __all__ = [
     "classify",
     "full_gradient",
     "groups_from_gradients",
+    "mean_square_gradient",
     "minimize",
     "scipy_method",
     "theory",

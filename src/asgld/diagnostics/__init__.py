@@ -1,6 +1,12 @@
 """A run against theory: certificates, and settings from measurements."""
 
-from asgld.diagnostics.calibration import Calibration, Scales, calibrate, groups_from_gradients
+from asgld.diagnostics.calibration import (
+    Calibration,
+    Scales,
+    calibrate,
+    groups_from_gradients,
+    mean_square_gradient,
+)
 from asgld.diagnostics.tracker import CertificateTracker, Report, Tracked
 
 __all__ = [
@@ -11,4 +17,5 @@ __all__ = [
     "Tracked",
     "calibrate",
     "groups_from_gradients",
+    "mean_square_gradient",
 ]

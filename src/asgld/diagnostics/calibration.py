@@ -287,26 +287,18 @@ def groups_from_gradients(
         [0.01, 0.01]
         >>> optimizer = asgld.ASGLD(groups, lr=1e-2)
     """
-    entries: list[Any] = list(params)
-    if not entries:
-        raise ValueError("params: need at least one parameter")
     for name, value in (("lr", lr), ("warmup", warmup)):
         if not 0.0 < value < math.inf:
             raise ValueError(f"{name}={value!r}: need a positive number")
     if not 0.0 <= noise < math.inf:
         raise ValueError(f"noise={noise!r}: need 0 <= noise < infinity, in gradient steps")
-    tensors: list[Tensor] = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-    for i, p in enumerate(tensors):
-        if p.grad is None:
-            raise ValueError(f"params[{i}] has no gradient: run one backward pass before this")
-    squares = [_square(p.grad) for p in tensors if p.grad is not None]
+    entries: list[Any] = list(params)
+    tensors = _tensors(entries)
+    squares, overall = _squares(tensors)
     members = [[i] for i in range(len(entries))] if per_tensor else [list(range(len(entries)))]
-    overall = sum(squares) / max(sum(p.numel() for p in tensors), 1)
-    if overall == 0.0:
-        raise ValueError("all gradients are zero: at a critical point they say nothing of scale")
     groups = []
     for group in members:
-        count = sum(tensors[i].numel() for i in group)
+        count = sum(_count(tensors[i]) for i in group)
         # A tensor whose gradient happens to be zero takes the scale of all.
         mean_square = sum(squares[i] for i in group) / max(count, 1) or overall
         d_init = warmup * mean_square
@@ -326,8 +318,57 @@ def groups_from_gradients(
     return groups
 
 
+def mean_square_gradient(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]]) -> float:
+    """Mean square of a coordinate of the gradients that parameters now have.
+
+    The unit of delta and d_init, after one backward pass. All ranks of DDP, FSDP2 or tensor
+    parallelism get the same number.
+
+    Args:
+        params: parameters, or pairs of name and parameter, with gradients.
+
+    Example:
+        >>> import torch, asgld
+        >>> model = torch.nn.Linear(3, 1)
+        >>> model(torch.full((3,), 2.0)).sum().backward()
+        >>> mean_square_gradient(model.parameters())     # of three twos and a one
+        3.25
+        >>> delta = 1e-4 * mean_square_gradient(model.parameters())
+        >>> optimizer = asgld.NetworkASGLD(model.named_parameters(), lr=2e-3, delta=delta)
+    """
+    return _squares(_tensors(params))[1]
+
+
+def _tensors(params: Iterable[Any]) -> list[Tensor]:
+    tensors: list[Tensor] = [entry[1] if isinstance(entry, tuple) else entry for entry in params]
+    if not tensors:
+        raise ValueError("params: need at least one parameter")
+    return tensors
+
+
+def _squares(tensors: list[Tensor]) -> tuple[list[float], float]:
+    """Sums of squares of the gradients, and the mean square of a coordinate of all of them."""
+    for i, p in enumerate(tensors):
+        if p.grad is None:
+            raise ValueError(f"params[{i}] has no gradient: run one backward pass before this")
+    squares = [_square(p.grad) for p in tensors if p.grad is not None]
+    overall = sum(squares) / max(sum(map(_count, tensors)), 1)
+    if overall == 0.0:
+        raise ValueError("all gradients are zero: at a critical point they say nothing of scale")
+    if not math.isfinite(overall):
+        worst = next(i for i, square in enumerate(squares) if not math.isfinite(square))
+        raise ValueError(f"the gradient of params[{worst}] is not finite: it says nothing of scale")
+    return squares, overall
+
+
+def _count(tensor: Tensor) -> int:
+    """Number of real coordinates."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
+
+
 def _square(grad: Tensor) -> float:
     """Sum of squares of all of a gradient, also of what other ranks hold."""
-    total = grad.detach().to(torch.float64).abs().square().sum()
+    real = torch.view_as_real(grad.detach()) if grad.is_complex() else grad.detach()
+    total = real.to(torch.float64).square().sum()
     full_tensor = getattr(total, "full_tensor", None)
     return float(total if full_tensor is None else full_tensor())
