@@ -28,7 +28,7 @@ from asgld.optim import fused
 
 BASELINE = "AdamW fused"
 FORGETTING = {"decay": 0.99, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
-WIDER = {**FORGETTING, "momentum": 0.9, "opposed": "drop"}
+WIDER = {**FORGETTING, "momentum": 0.9, "opposed": 0.0}
 
 # ResNet-50: 161 tensors, 25.6 million elements. (how many, shape)
 RESNET_50: list[tuple[int, tuple[int, ...]]] = [

@@ -31,8 +31,8 @@ KEYS = ("optimizer", "schedule", "lr", "seed")
 RATIO = 0.1
 # Others than the default of what becomes of momentum that points against the newest gradient; what
 # turns it round bears more of it.
-KEPT: dict[str, Any] = {"opposed": "keep"}
-TURNED: dict[str, Any] = {"momentum": 0.95, "opposed": "turn"}
+KEPT: dict[str, Any] = {"opposed": 1.0}
+TURNED: dict[str, Any] = {"momentum": 0.95, "opposed": -1.0}
 # A floor under D, in units of the mean square of a coordinate of the first gradient.
 FLOOR = 1e-4
 
@@ -62,7 +62,7 @@ def devinterp_psgld(params: list[Tensor], lr: float, mean_square: float) -> torc
 class HeedfulAdamW(torch.optim.AdamW):
     """AdamW whose steps against the newest gradient are dropped or turned round."""
 
-    def __init__(self, params: list[Tensor], lr: float, opposed: str) -> None:
+    def __init__(self, params: list[Tensor], lr: float, opposed: float) -> None:
         super().__init__(params, lr, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
         self.opposed = opposed
 
@@ -73,8 +73,7 @@ class HeedfulAdamW(torch.optim.AdamW):
         super().step()
         for p, old in zip(params, before, strict=True):
             agreement = (old - p).sign() * p.grad.sign()
-            left = agreement.clamp(min=0.0) if self.opposed == "drop" else agreement
-            p.copy_(old + (p - old) * left)
+            p.copy_(old + (p - old) * agreement.clamp(min=self.opposed))
 
 
 # Each takes parameters with first gradients, lr, and the mean square of those gradients.
@@ -89,7 +88,7 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
     ),
     "NetworkASGLD": (lambda p, lr, _: asgld.NetworkASGLD(p, lr), grid(5e-4, 10, math.sqrt(2))),
     "AdamW, opposed dropped": (
-        lambda p, lr, _: HeedfulAdamW(p, lr, "drop"),
+        lambda p, lr, _: HeedfulAdamW(p, lr, 0.0),
         grid(2.5e-4, 9, math.sqrt(2)),
     ),
     "NetworkASGLD, no noise, opposed kept": (
@@ -113,7 +112,7 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
         grid(5e-4, 12, math.sqrt(2)),
     ),
     "AdamW, opposed turned": (
-        lambda p, lr, _: HeedfulAdamW(p, lr, "turn"),
+        lambda p, lr, _: HeedfulAdamW(p, lr, -1.0),
         grid(5e-4, 11, math.sqrt(2)),
     ),
     "NetworkASGLD, no noise, floor": (

@@ -25,9 +25,9 @@ typedef struct {
 
 typedef struct {
     double lr, alpha, beta, sigma, delta, d_init, weight_decay, grad_factor;
-    double decay, momentum, clip, annealing; /* no decay, no clip are NAN */
+    double decay, momentum, clip, annealing, opposed; /* no decay, no clip are NAN */
     uint64_t seed;
-    int32_t maximize, stochastic_rounding, threads, opposed;
+    int32_t maximize, stochastic_rounding, threads;
 } options;
 
 enum { STAGE = 2048 }; /* elements that are converted at a time; three buffers fit the L1 cache */

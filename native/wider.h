@@ -34,10 +34,10 @@ static void plan_wide_power(wide_power *p, double exponent) {
 typedef struct {
     double lr, noise, keep, correction, shift, bound, gain;
     double inertia;       /* what momentum keeps */
+    double opposed;       /* factor of momentum against the newest gradient */
     double decay, weight; /* S becomes decay S + weight g^2 */
     double grad_factor;   /* negative to maximize */
     int alpha, beta;      /* kinds, as in update.h */
-    int opposed;          /* what becomes of momentum against the newest gradient */
     const wide_power *drift_power, *noise_power;
     const power64 *drift_power64, *noise_power64;
 } wide_rule;
@@ -58,22 +58,21 @@ INLINE f32v inverse_power(int kind, const wide_power *p, f32v d) {
     return result;
 }
 
-/* What a step takes of momentum m. Comparisons, not a product, which could vanish; and with all of
- * them false, what is not a number stays. */
-enum { KEEP, DROP, TURN };
-
-INLINE f32v heeded(int opposed, f32v m, f32v g) {
-    const uint32_t sign = 0x80000000;
+/* What a step takes of momentum m: max(opposed, the product of its sign and that of g) times m.
+ * Comparisons, not a product, which could vanish; and with all of them false, what is not a number
+ * stays. */
+INLINE f32v heeded(float opposed, f32v m, f32v g) {
+    if (opposed == 1.0f) return m;
     u32v against = (u32v)(((m < 0.0f) & (g >= 0.0f)) | ((m > 0.0f) & (g <= 0.0f)));
-    if (opposed == TURN) return (f32v)(((u32v)m ^ (against & sign)) & (u32v)(g != 0.0f));
-    return opposed == DROP ? (f32v)((u32v)m & ~against) : m;
+    u32v taken = ((u32v)(m * opposed) & against) | ((u32v)m & ~against);
+    return (f32v)(opposed < 0.0f ? taken & (u32v)(g != 0.0f) : taken);
 }
 
-INLINE f64v heeded64(int opposed, f64v m, f64v g) {
-    const int64_t sign = INT64_MIN;
+INLINE f64v heeded64(double opposed, f64v m, f64v g) {
+    if (opposed == 1.0) return m;
     i64v against = (i64v)(((m < 0.0) & (g >= 0.0)) | ((m > 0.0) & (g <= 0.0)));
-    if (opposed == TURN) return (f64v)(((i64v)m ^ (against & sign)) & (i64v)(g != 0.0));
-    return opposed == DROP ? (f64v)((i64v)m & ~against) : m;
+    i64v taken = ((i64v)(m * opposed) & against) | ((i64v)m & ~against);
+    return (f64v)(opposed < 0.0 ? taken & (i64v)(g != 0.0) : taken);
 }
 
 /* Update `count` elements and, where that is no whole number of vectors, padding behind them.
@@ -86,7 +85,8 @@ static void update_wide(const wide_rule *k, float *param, const float *grad, flo
     const f32v gain = splat((float)k->gain), inertia = splat((float)k->inertia);
     const f32v decay = splat((float)k->decay), weight = splat((float)k->weight);
     const f32v factor = splat((float)k->grad_factor);
-    const int alpha = k->alpha, beta = k->beta, opposed = k->opposed;
+    const float opposed = (float)k->opposed;
+    const int alpha = k->alpha, beta = k->beta;
     for (int64_t i = 0; i < count; i += LANES) {
         f32v s = load(sum + i), g = load(grad + i) * factor, d = fma32(s, correction, shift);
         f32v inverse = inverse_power(alpha, k->drift_power, d);

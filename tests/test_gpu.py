@@ -29,7 +29,7 @@ FUSED = {"fused": True}
 LOOP = {"foreach": False, "fused": False}
 WIDER = {
     "decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0,
-    "opposed": "drop",
+    "opposed": 0.0,
 }  # fmt: skip
 
 

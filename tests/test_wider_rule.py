@@ -67,15 +67,17 @@ def test_wider_rule_equals_the_reference(backend: str, maximize: bool, name: str
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("opposed", ["drop", "turn"])
-def test_nothing_moves_against_its_gradient(backend: str, dtype: torch.dtype, opposed: str) -> None:
-    """Where momentum points the other way a step waits or turns; what has no gradient stays; and
-    the momentum that is stored is the one that all of them have."""
+@pytest.mark.parametrize("opposed", [0.3, 0.0, -0.3, -1.0])
+def test_momentum_against_its_gradient_has_a_factor(
+    backend: str, dtype: torch.dtype, opposed: float
+) -> None:
+    """Where momentum points the other way a step is `opposed` times what it was; what has no
+    gradient takes no such turn; and the momentum that is stored is the one that all have."""
     x = make_tensor(70, seed=1, dtype=dtype).requires_grad_()
     knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "opposed": opposed}
     optimizer = asgld.ASGLD([x], lr=0.05, **knobs, **options_of(backend, knobs))
     other = x.detach().clone().requires_grad_()
-    plain = asgld.ASGLD([other], lr=0.05, **{**knobs, "opposed": "keep"}, fused=False)
+    plain = asgld.ASGLD([other], lr=0.05, **{**knobs, "opposed": 1.0}, fused=False)
     num_opposed = 0
     for k in range(20):
         gradient = make_tensor(70, seed=k + 2, dtype=dtype)
@@ -84,19 +86,19 @@ def test_nothing_moves_against_its_gradient(backend: str, dtype: torch.dtype, op
         optimizer.step()
         plain.step()
         move, momentum = before - x.detach(), optimizer.state[x]["momentum"]
-        agrees = momentum * gradient > 0
-        num_opposed += int((momentum * gradient < 0).sum())
-        assert (move * gradient >= 0).all()
-        assert torch.equal(move != 0, agrees if opposed == "drop" else gradient != 0)
-        torch.testing.assert_close(move[agrees], 0.05 * momentum[agrees], rtol=1e-4, atol=1e-7)
+        agrees, against = momentum * gradient > 0, momentum * gradient < 0
+        num_opposed += int(against.sum())
+        factor = torch.where(agrees, 1.0, torch.where(against, opposed, max(opposed, 0.0)))
+        torch.testing.assert_close(move, 0.05 * momentum * factor, rtol=1e-4, atol=1e-7)
+        assert torch.equal(move != 0, (momentum != 0) & (factor != 0))
         torch.testing.assert_close(momentum, plain.state[other]["momentum"])
     assert num_opposed > 100
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("opposed", ["drop", "turn"])
+@pytest.mark.parametrize("opposed", [0.3, 0.0, -0.3, -1.0])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_a_lost_gradient_shows_in_the_parameter(backend: str, opposed: str, sign: float) -> None:
+def test_a_lost_gradient_shows_in_the_parameter(backend: str, opposed: float, sign: float) -> None:
     """A coordinate that is not a number must not look like one that waits."""
     x = torch.zeros(9, requires_grad=True)
     knobs: dict[str, Any] = {"decay": 0.9, "momentum": 0.9, "sigma": 0.0, "opposed": opposed}
@@ -226,9 +228,9 @@ def test_a_loss_in_other_units_gives_the_same_path() -> None:
 
 def test_network_preset_drops_what_is_opposed_where_there_is_momentum() -> None:
     x = torch.zeros(2, requires_grad=True)
-    assert asgld.NetworkASGLD([x]).param_groups[0]["opposed"] == "drop"
-    assert asgld.NetworkASGLD([x], opposed="turn").param_groups[0]["opposed"] == "turn"
-    assert asgld.NetworkASGLD([x], momentum=0.0).param_groups[0]["opposed"] == "keep"
+    assert asgld.NetworkASGLD([x]).param_groups[0]["opposed"] == 0.0
+    assert asgld.NetworkASGLD([x], opposed=-0.5).param_groups[0]["opposed"] == -0.5
+    assert asgld.NetworkASGLD([x], momentum=0.0).param_groups[0]["opposed"] == 1.0
 
 
 def test_network_preset_has_noise_of_the_size_it_says() -> None:
@@ -285,8 +287,11 @@ def test_presets_resume_bit_for_bit(build: Any) -> None:
         (asgld.ASGLD, {"momentum": 1.0}, ValueError, "momentum value: 1.0"),
         (asgld.ASGLD, {"clip": -0.1}, ValueError, "clip value: -0.1"),
         (asgld.ASGLD, {"annealing": -1.0}, ValueError, "annealing value: -1.0"),
-        (asgld.ASGLD, {"opposed": "drop"}, ValueError, "opposed value: 'drop' with momentum=0"),
-        (asgld.ASGLD, {"opposed": True, "momentum": 0.9}, ValueError, "need one of keep, drop, tu"),
+        (asgld.ASGLD, {"opposed": 0.0}, ValueError, "opposed value: 0.0 with momentum=0"),
+        *(
+            (asgld.ASGLD, {"opposed": value, "momentum": 0.9}, ValueError, "a number from -1, whi")
+            for value in (True, "drop", math.nan, 1.1, -1.1)
+        ),
         (asgld.NetworkASGLD, {"noise": -1.0}, ValueError, "noise value: -1.0"),
         (asgld.NetworkASGLD, {"sigma": 1.0}, TypeError, "takes no sigma=1.0"),
         (asgld.PSGLD, {"beta": 1.0}, TypeError, "takes no beta=1.0"),

@@ -52,7 +52,7 @@ def asgld(
     momentum: float = 0.0,
     clip: float | None = None,
     annealing: float = 0.0,
-    opposed: str = "keep",
+    opposed: float = 1.0,
 ) -> Iterator[Array]:
     """Yield x_1, x_2, ... of Algorithm 1 without end.
 
@@ -73,8 +73,8 @@ def asgld(
         momentum: average the scaled gradients.
         clip: bound the scaled gradient by max(k, 1)^clip.
         annealing: scale the noise by max(k, 1)^(-annealing/2).
-        opposed: of the average, where its sign is not that of G: keep it, drop it, or turn it
-            round. Where G is zero there is nothing to turn it to: it is dropped too.
+        opposed: factor of the average where its sign is not that of G: 1 keeps it, 0 drops it, -1
+            turns it round. Where G is zero there is nothing to turn it to: max(opposed, 0).
     """
     if decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0:
         yield from _widened(
@@ -125,7 +125,7 @@ def _widened(
     momentum: float,
     clip: float | None,
     annealing: float,
-    opposed: str,
+    opposed: float,
 ) -> Iterator[Array]:
     """Yield the iterates of the rule with all of its knobs.
 
@@ -155,10 +155,7 @@ def _widened(
             if clip is not None:
                 step = np.clip(step, -(max(k, 1) ** clip), max(k, 1) ** clip)
             average = momentum * average + (1.0 - momentum) * step
-            move = average
-            if opposed != "keep":
-                agreement = np.sign(average) * np.sign(g)
-                move = average * (np.maximum(agreement, 0.0) if opposed == "drop" else agreement)
+            move = average * np.maximum(np.sign(average) * np.sign(g), opposed)
             x = x * (1.0 - lr * weight_decay) - lr * move
             if sigma != 0.0 and not math.isinf(beta):
                 assert noise is not None

@@ -37,7 +37,7 @@ _BUILDS = {
     "AVX2": ("avx2", "portable"),
 }
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_OPTIONS = struct.Struct("12dQ4i")
+_OPTIONS = struct.Struct("13dQ3i4x")
 
 # What `set_build` asked for.
 _choice: dict[str, str | None] = {"build": None}
@@ -187,11 +187,11 @@ class Table:
                 rule.momentum,
                 math.nan if rule.clip is None else rule.clip,
                 rule.annealing,
+                rule.opposed,
                 rule.seed,
                 rule.maximize,
                 rule.stochastic_rounding,
                 torch.get_num_threads(),
-                rule.opposed_number,
             ),
         )
         if failed:

@@ -310,12 +310,11 @@ def _update_part(
     if has_momentum:
         u = tl.fma(u, gain, tl.load(average + first + j, mask) * inertia)
         tl.store(average + first + j, u, mask)
-        if opposed != "keep":
+        if opposed != 1.0:
             is_opposed = ((u < 0.0) & (g >= 0.0)) | ((u > 0.0) & (g <= 0.0))
-            if opposed == "turn":
-                u = tl.where(is_opposed, tl.where(g == 0.0, 0.0, -u), u)
-            else:
-                u = tl.where(is_opposed, 0.0, u)
+            u = tl.where(is_opposed, u * tl.full((), opposed, u.dtype), u)
+            if opposed < 0.0:
+                u = tl.where(g == 0.0, 0.0, u)
     if decays:
         x = x * keep
     x = tl.fma(u, -lr, x)

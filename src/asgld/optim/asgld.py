@@ -89,11 +89,12 @@ class ASGLD(Optimizer):
         clip: bound the scaled gradient by ``k ** clip`` in every coordinate; None is no bound.
         annealing: multiply the noise by ``k ** (-annealing / 2)``. The paper's D anneals by
             growing; one that forgets does not grow, so its noise is annealed by this.
-        opposed: what becomes of momentum in a coordinate where it points against the newest
-            gradient. "keep" steps along it all the same; "drop" waits there, as the cautious
+        opposed: from -1 to 1, the factor of momentum in a coordinate where it points against the
+            newest gradient. 1 steps along it all the same; 0 waits there, as the cautious
             optimizers do (Liang, Chen, Liu and Liu, arXiv 2411.16085, who also scale up the other
-            coordinates); "turn" steps as far the other way, as Grams does (Cao, Li and Song, arXiv
-            2412.17107). The momentum that is stored is the same with all three.
+            coordinates); -1 steps as far the other way, as Grams does (Cao, Li and Song, arXiv
+            2412.17107). Without a gradient nothing moves if it is negative. The momentum that is
+            stored is the same with all.
 
     Example:
         >>> import torch, asgld
@@ -136,7 +137,7 @@ class ASGLD(Optimizer):
         momentum: float = 0.0,
         clip: float | None = None,
         annealing: float = 0.0,
-        opposed: str = "keep",
+        opposed: float = 1.0,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,

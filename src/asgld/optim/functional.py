@@ -17,9 +17,6 @@ from torch import Tensor
 from asgld import noise
 from asgld.noise import Draw, Layout, Purpose
 
-# What can become of momentum that points against the newest gradient.
-OPPOSED = ("keep", "drop", "turn")
-
 
 class Rule(NamedTuple):
     """The knobs of one parameter group."""
@@ -38,16 +35,11 @@ class Rule(NamedTuple):
     momentum: float = 0.0
     clip: float | None = None
     annealing: float = 0.0
-    opposed: str = "keep"
+    opposed: float = 1.0
 
     @property
     def has_noise(self) -> bool:
         return self.sigma != 0.0 and not math.isinf(self.beta)
-
-    @property
-    def opposed_number(self) -> int:
-        """How kernels name it."""
-        return OPPOSED.index(self.opposed)
 
     @property
     def fills(self) -> bool:
@@ -308,14 +300,13 @@ def _add_scaled(into: Tensor, value: Tensor, scale: float | Tensor) -> None:
         into.add_(value, alpha=scale)
 
 
-def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: str) -> list[Tensor]:
+def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: float) -> list[Tensor]:
     """Return what a step takes of momenta, whose signs may not be those of the newest gradients."""
-    if opposed == "keep":
+    if opposed == 1.0:
         return momenta
     agreement = torch._foreach_sign(momenta)
     torch._foreach_mul_(agreement, torch._foreach_sign(grads))
-    if opposed == "drop":
-        torch._foreach_clamp_min_(agreement, 0.0)
+    torch._foreach_clamp_min_(agreement, opposed)
     return list(torch._foreach_mul(momenta, agreement))
 
 

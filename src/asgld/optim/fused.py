@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from asgld.noise import Layout
-from asgld.optim.functional import OPPOSED, Rule, Tensors
+from asgld.optim.functional import Rule, Tensors
 
 
 class Table(Protocol):
@@ -108,10 +108,10 @@ def _step_as_operator(
 
 _FLOATS = (
     "lr", "alpha", "beta", "sigma", "delta", "d_init", "weight_decay", "decay", "momentum", "clip",
-    "annealing",
+    "annealing", "opposed",
 )  # fmt: skip
 
-_INTEGERS = ("maximize", "stochastic_rounding", "opposed_number")
+_INTEGERS = ("maximize", "stochastic_rounding")
 
 
 def _floats(rule: Rule, lr: float | Tensor) -> list[Any]:
@@ -137,13 +137,12 @@ def _operator(
     knobs: dict[str, Any] = dict(zip(_FLOATS, floats, strict=True))
     for name in ("decay", "clip"):
         knobs[name] = None if math.isnan(knobs[name]) else knobs[name]
-    low, high, maximize, stochastic_rounding, opposed = integers
+    low, high, maximize, stochastic_rounding = integers
     rule = Rule(
         **{**knobs, "lr": knobs["lr"] if lr is None else lr},
         seed=low | high << 32,
         maximize=bool(maximize),
         stochastic_rounding=bool(stochastic_rounding),
-        opposed=OPPOSED[opposed],
     )
     layouts = [
         Layout((p.numel(),), (1,), offset)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from asgld import noise
-from asgld.optim.functional import OPPOSED
 
 
 def check_group(group: dict[str, Any]) -> None:
@@ -42,9 +41,13 @@ def check_group(group: dict[str, Any]) -> None:
     if not 0.0 <= momentum < 1.0:
         raise ValueError(f"Invalid momentum value: {momentum}: need 0 <= momentum < 1")
     opposed = group["opposed"]
-    if opposed not in OPPOSED:
-        raise ValueError(f"Invalid opposed value: {opposed!r}: need one of {', '.join(OPPOSED)}")
-    if opposed != "keep" and momentum == 0.0:
+    is_number = isinstance(opposed, (int, float)) and not isinstance(opposed, bool)
+    if not (is_number and -1.0 <= opposed <= 1.0):
+        raise ValueError(
+            f"Invalid opposed value: {opposed!r}: need a number from -1, which turns round what "
+            "points against the newest gradient, over 0, which drops it, to 1, which keeps it"
+        )
+    if opposed != 1.0 and momentum == 0.0:
         raise ValueError(
             f"Invalid opposed value: {opposed!r} with momentum=0.0: what momentum does not average "
             "never points against the newest gradient; set momentum, or leave opposed out"

@@ -125,7 +125,7 @@ class NetworkASGLD(ASGLD):
 
     D is the average of past squared gradients, so the scaled gradient has the size of one whatever
     the units of the loss: nothing but lr needs tuning, and no warm-up does. A coordinate whose
-    momentum points against the newest gradient waits (``opposed="drop"``; see :class:`ASGLD`). The
+    momentum points against the newest gradient waits (``opposed=0``; see :class:`ASGLD`). The
     noise is nu times the size of a gradient step at first and anneals like k^(-1/2).
 
     Args:
@@ -173,7 +173,7 @@ class NetworkASGLD(ASGLD):
         )
         sigma = noise * math.sqrt(float(lr) / 2.0)
         defaults = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0}
-        options = {**defaults, "opposed": "drop" if momentum != 0.0 else "keep", **options}
+        options = {**defaults, "opposed": 0.0 if momentum != 0.0 else 1.0, **options}
         super().__init__(params, lr, 1.0, 0.0, sigma, decay=decay, momentum=momentum, **options)
 
 
