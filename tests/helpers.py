@@ -61,9 +61,7 @@ WIDER: dict[str, dict[str, Any]] = {
     "momentum": {"momentum": 0.8},
     "clip": {"clip": 0.25, "d_init": 1e-4},
     "opposed dropped": {"momentum": 0.8, "opposed": 0.0},
-    "opposed turned": {"momentum": 0.8, "opposed": -1.0},
     "opposed turned in part": {"momentum": 0.8, "opposed": -0.3},
-    "opposed kept in part": {"momentum": 0.8, "opposed": 0.3},
     "annealing": {"annealing": 1.0},
     "all": {"decay": 0.99, "momentum": 0.9, "clip": 0.25, "annealing": 1.0, "d_init": 0.0},
 }
