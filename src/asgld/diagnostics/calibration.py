@@ -322,7 +322,7 @@ def mean_square_gradient(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]]
     """Mean square of a coordinate of the gradients that parameters now have.
 
     The unit of delta and d_init, after one backward pass. All ranks of DDP, FSDP2 or tensor
-    parallelism get the same number.
+    parallelism get the same number; under a pipeline it is that of the rank's own stage.
 
     Args:
         params: parameters, or pairs of name and parameter, with gradients.
