@@ -116,9 +116,7 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
         grid(5e-4, 11, math.sqrt(2)),
     ),
     "NetworkASGLD, no noise, floor": (
-        lambda p, lr, _: asgld.NetworkASGLD(
-            p, lr, noise=0.0, delta=FLOOR * asgld.mean_square_gradient(p)
-        ),
+        lambda p, lr, ms: asgld.NetworkASGLD(p, lr, noise=0.0, delta=FLOOR * ms),
         grid(5e-4, 12, math.sqrt(2)),
     ),
     "AdamW, floor": (
@@ -319,8 +317,7 @@ class GPTWork:
         """Mean square of a coordinate of the first gradient."""
         self.model.reset()
         self.compute()
-        squares = [p.grad.double().square().sum() for p in self.model.parameters()]
-        return float(sum(squares)) / sum(p.numel() for p in self.model.parameters())
+        return asgld.mean_square_gradient(self.model.parameters())
 
     def run(
         self, build: Build, lr: float, schedule: str, mean_square: float
