@@ -119,6 +119,10 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
         lambda p, lr, ms: asgld.NetworkASGLD(p, lr, noise=0.0, delta=FLOOR * ms),
         grid(5e-4, 12, math.sqrt(2)),
     ),
+    "NetworkASGLD, floor": (
+        lambda p, lr, ms: asgld.NetworkASGLD(p, lr, delta=FLOOR * ms),
+        grid(5e-4, 12, math.sqrt(2)),
+    ),
     "AdamW, floor": (
         lambda p, lr, ms: torch.optim.AdamW(
             p, lr, betas=(0.9, 0.99), eps=math.sqrt(FLOOR * ms), weight_decay=0.0, fused=True

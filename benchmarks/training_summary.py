@@ -52,6 +52,10 @@ class Curve(NamedTuple):
         middle = losses.index(loss)
         return self._crossing(losses, middle, -1, level), self._crossing(losses, middle, 1, level)
 
+    def ends_inside(self, found: tuple[float, float] | None) -> bool:
+        """Whether the grid shows where a good range ends; else it is at least so wide."""
+        return found is None or self.rates[0] < found[0] <= found[1] < self.rates[-1]
+
     def _crossing(self, losses: list[float], i: int, way: int, level: float) -> float:
         while 0 <= i + way < len(self.rates):
             inside, outside = losses[i], losses[i + way]
@@ -97,23 +101,30 @@ def summarize(curves: dict[tuple[str, str], Curve]) -> bool:
         of = {name: curve for (name, kind), curve in curves.items() if kind == schedule}
         least = min(curve.best[0] for curve in of.values())
         print(
-            f"\n{schedule}\n{'':30s}   loss  lr       seeds  octaves of lr within 5 % of its best, "
-            "of all"
+            f"\n{schedule}\n{'':46s}   loss  lr       seeds  octaves of lr within 5 % of its best, "
+            "of all (>: the grid ends first)"
         )
         for name, curve in sorted(of.items(), key=lambda item: item[1].best):
             loss, lr = curve.best
-            own, common = (octaves(curve.good_range(level)) for level in (None, GOOD * least))
+            own, common = (_width(curve, level) for level in (None, GOOD * least))
             seeds = len(curve.best_run)
-            print(f"{name:30s} {loss:6.3f}  {lr:<9.4g}{seeds:5d}{own:8.2f} {common:8.2f}")
+            print(f"{name:46s} {loss:6.3f}  {lr:<9.4g}{seeds:5d}{own:>8s} {common:>8s}")
         for ours, theirs, bound in LOSS_BOUNDS:
             if not {ours, theirs} <= of.keys():
                 continue
             ratio = ratio_of_losses(of[ours], of[theirs])
             all_kept &= _report(f"loss of {ours} / {theirs}", ratio, bound, ratio <= bound)
         ours, theirs, bound = WIDTH_BOUND
-        ratio = octaves(of[ours].good_range()) / octaves(of[theirs].good_range())
-        all_kept &= _report(f"range of lr of {ours} / {theirs}", ratio, bound, ratio >= bound)
+        mine, others = of[ours].good_range(), of[theirs].good_range()
+        ratio = octaves(mine) / octaves(others)
+        kept = ratio >= bound and of[theirs].ends_inside(others)
+        all_kept &= _report(f"range of lr of {ours} / {theirs}", ratio, bound, kept)
     return all_kept
+
+
+def _width(curve: Curve, level: float | None) -> str:
+    found = curve.good_range(level)
+    return f"{'' if curve.ends_inside(found) else '>'}{octaves(found):.2f}"
 
 
 def _report(what: str, ratio: float, bound: float, kept: bool) -> bool:

@@ -121,8 +121,10 @@ def test_range_of_good_rates_is_interpolated_in_octaves() -> None:
     assert curve.best == (1.0, 2.0)
     assert curve.good_range() == pytest.approx((2.0 ** (1 - 0.25), 2.0 ** (1 + 0.5)))
     assert summary.octaves(curve.good_range(1.15)) == pytest.approx(2 - 0.25)  # not into infinity
-    assert curve.good_range(0.9) is None
+    assert curve.ends_inside(curve.good_range())
+    assert curve.good_range(0.9) is None and curve.ends_inside(None)
     assert summary.octaves(curve.good_range(2.0)) == pytest.approx(2.0)  # the grid ends at 1
+    assert not curve.ends_inside(curve.good_range(2.0))
 
 
 def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +136,10 @@ def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]
     assert summary.summarize(curves)
     assert not summary.summarize({**curves, ("NetworkASGLD, no noise", "constant"): narrow})
     assert "MISSED range of lr" in capsys.readouterr().out
+    # Where the grid hides an end of theirs, ours is not known to be wider.
+    cut = _curve([2.0, 4.0], [1.0, 1.2])
+    assert not summary.summarize({**curves, ("AdamW", "constant"): cut})
+    assert ">" in capsys.readouterr().out
 
 
 def test_noise_energy_counts_the_kicks_that_were_given() -> None:

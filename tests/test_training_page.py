@@ -79,7 +79,7 @@ def test_committed_gpt_says_what_the_page_says(page: str) -> None:
         "ASG(1), calibrated, without clip": "ASG, calibrated, no clip",
     }
     _, *table = _table_of_the_page("optimizer")
-    assert len(table) == 19
+    assert len(table) == 21
     for title, *cells in table:
         assert cells == _best(curves, titles.get(title, title)), title
     for warmup, words in (
@@ -119,7 +119,7 @@ def test_the_papers_rule_differs_from_adagrad_by_chance_alone(page: str) -> None
 def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> None:
     curves = _curves("training_gpt_64")
     _, *table = _table_of_the_page("batches of 64")
-    assert len(table) == 10
+    assert len(table) == 11
     for title, *cells in table:
         assert cells == _best(curves, title), title
 
@@ -137,8 +137,18 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
         pairs = [" against ".join(pair) for pair in zip(*widths, strict=True)]
         assert words.format(*pairs) in page
     of_64 = _curves("training_gpt_64")
+    adamw, ours = of_64["AdamW", "constant"], of_64["NetworkASGLD, no noise", "constant"]
+    assert not adamw.ends_inside(adamw.good_range()) and not ours.ends_inside(ours.good_range())
+    above = 100 * (adamw.losses[0] / adamw.best[0] - 1)
+    assert f"smallest lr there, 2.5e-4, ends {above:.1f} % above its best" in page
+    assert (adamw.rates[0], ours.rates[-1]) == (2.5e-4, 4e-3)
     for curves in (_curves("training_gpt"), of_64):
         for kind in SCHEDULES:
+            widths = [
+                summary.octaves(curves[who, kind].good_range())
+                for who in ("NetworkASGLD", "NetworkASGLD, no noise")
+            ]
+            assert abs(widths[0] - widths[1]) < 0.2
             level = summary.GOOD * curves["NetworkASGLD, no noise", kind].best[0]
             width = summary.octaves(curves["AdamW", kind].good_range(level))
             is_large_with_schedule = curves is of_64 and kind == SCHEDULES[1]
@@ -152,8 +162,7 @@ def test_a_floor_widens_the_range_as_the_page_says(page: str) -> None:
     own, wider, common, worse = [], [], [], []
     for name in ("training_gpt_64", "training_gpt"):
         curves = _curves(name)
-        low, high = curves[floor, kind].good_range()
-        assert curves[floor, kind].rates[0] < low < high < curves[floor, kind].rates[-1]
+        assert curves[floor, kind].ends_inside(curves[floor, kind].good_range())
         widths = {who: summary.octaves(curves[who, kind].good_range()) for who in (floor, adamw)}
         own.append(f"{widths[floor]:.2f}")
         wider.append(f"{widths[floor] / widths[adamw]:.1f}")
@@ -169,13 +178,22 @@ def test_a_floor_widens_the_range_as_the_page_says(page: str) -> None:
     assert common[3] == "0.00"
     words = "{} octaves against {} with batches of 64, and {} against none with batches of 16"
     assert words.format(*common[:3]) in page
-    of_16, of_64 = _curves("training_gpt"), _curves("training_gpt_64")
-    loss = summary.ratio_of_losses(of_16[floor, "constant"], of_16[ours, "constant"])
-    assert f"its best loss is {100 * (loss - 1):.1f} % worse" in page
-    assert of_16[floor, "constant"].good_range()[0] == of_16[floor, "constant"].rates[0]
-    loss = summary.ratio_of_losses(of_64["AdamW, floor", kind], of_64[adamw, kind])
-    assert len(of_64["AdamW, floor", kind].rates) == 2
-    assert f"two learning rates, {100 * (loss - 1):.1f} % behind AdamW" in page
+    words = "its best loss is {:.1f} % worse with batches of 64 and {:.1f} % worse with batches of 16"
+    ends = "and its range {:.2f} and {:.2f} octaves"
+    losses, widths, behind = [], [], []
+    for name in ("training_gpt_64", "training_gpt"):
+        curves = _curves(name)
+        constant = curves[floor, "constant"]
+        losses.append(summary.ratio_of_losses(constant, curves[ours, "constant"]))
+        assert constant.ends_inside(constant.good_range())
+        widths.append(summary.octaves(constant.good_range()))
+        for kind in SCHEDULES:
+            raised = curves["AdamW, floor", kind]
+            assert len(raised.rates) == 2
+            behind.append(100 * (summary.ratio_of_losses(raised, curves[adamw, kind]) - 1))
+    assert words.format(*(100 * (loss - 1) for loss in losses)) in page
+    assert ends.format(*widths) in page
+    assert f"it is {min(behind):.1f} to {max(behind):.1f} % behind AdamW" in page
 
 
 def test_dropping_opposed_momentum_gains_what_the_page_says(page: str) -> None:
