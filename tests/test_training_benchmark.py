@@ -122,7 +122,8 @@ def test_range_of_good_rates_is_interpolated_in_octaves() -> None:
     assert curve.good_range() == pytest.approx((2.0 ** (1 - 0.25), 2.0 ** (1 + 0.5)))
     assert summary.octaves(curve.good_range(1.15)) == pytest.approx(2 - 0.25)  # not into infinity
     assert curve.ends_inside(curve.good_range())
-    assert curve.good_range(0.9) is None and curve.ends_inside(None)
+    assert curve.good_range(0.9) is None
+    assert curve.ends_inside(None)
     assert summary.octaves(curve.good_range(2.0)) == pytest.approx(2.0)  # the grid ends at 1
     assert not curve.ends_inside(curve.good_range(2.0))
 
