@@ -117,8 +117,9 @@ def summarize(curves: dict[tuple[str, str], Curve]) -> bool:
         ours, theirs, bound = WIDTH_BOUND
         mine, others = of[ours].good_range(), of[theirs].good_range()
         ratio = octaves(mine) / octaves(others)
-        kept = ratio >= bound and of[theirs].ends_inside(others)
-        all_kept &= _report(f"range of lr of {ours} / {theirs}", ratio, bound, kept)
+        is_known = of[theirs].ends_inside(others)
+        what = f"range of lr of {ours} / {theirs}{'' if is_known else ', whose end is not shown'}"
+        all_kept &= _report(what, ratio, bound, is_known and ratio >= bound)
     return all_kept
 
 

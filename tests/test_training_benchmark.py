@@ -140,7 +140,9 @@ def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]
     # Where the grid hides an end of theirs, ours is not known to be wider.
     cut = _curve([2.0, 4.0], [1.0, 1.2])
     assert not summary.summarize({**curves, ("AdamW", "constant"): cut})
-    assert ">" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert ">" in printed
+    assert "AdamW, whose end is not shown" in printed
 
 
 def test_noise_energy_counts_the_kicks_that_were_given() -> None:
