@@ -179,6 +179,10 @@ def test_a_floor_widens_the_range_as_the_page_says(page: str) -> None:
     assert common[3] == "0.00"
     words = "{} octaves against {} with batches of 64, and {} against none with batches of 16"
     assert words.format(*common[:3]) in page
+
+
+def test_a_floor_without_a_schedule_or_for_adamw_is_as_the_page_says(page: str) -> None:
+    ours, floor, adamw = "NetworkASGLD, no noise", "NetworkASGLD, no noise, floor", "AdamW"
     words = "loss is {:.1f} % worse with batches of 64 and {:.1f} % worse with batches of 16"
     ends = "and its range {:.2f} and {:.2f} octaves"
     losses, widths, behind = [], [], []
