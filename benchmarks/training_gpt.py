@@ -89,7 +89,7 @@ CONTENDERS: dict[str, tuple[Build, list[float]]] = {
     "NetworkASGLD": (lambda p, lr, _: asgld.NetworkASGLD(p, lr), grid(5e-4, 10, math.sqrt(2))),
     "AdamW, opposed dropped": (
         lambda p, lr, _: HeedfulAdamW(p, lr, 0.0),
-        grid(2.5e-4, 9, math.sqrt(2)),
+        grid(2.5e-4, 10, math.sqrt(2)),
     ),
     "NetworkASGLD, no noise, opposed kept": (
         lambda p, lr, _: asgld.NetworkASGLD(p, lr, noise=0.0, **KEPT),

@@ -125,57 +125,49 @@ def test_committed_gpt_of_large_batches_says_what_the_page_says(page: str) -> No
 
 
 def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
-    for name, words in (
-        ("training_gpt_64", "batches of 64 it is {} without a schedule and {} with one"),
-        ("training_gpt", "batches of 16, {} and {}."),
-    ):
-        curves = _curves(name)
-        widths = [
-            [f"{summary.octaves(curves[who, kind].good_range()):.2f}" for kind in SCHEDULES]
-            for who in ("NetworkASGLD, no noise", "AdamW")
-        ]
-        pairs = [" against ".join(pair) for pair in zip(*widths, strict=True)]
-        assert words.format(*pairs) in page
-    of_64 = _curves("training_gpt_64")
-    adamw, ours = of_64["AdamW", "constant"], of_64["NetworkASGLD, no noise", "constant"]
-    assert not adamw.ends_inside(adamw.good_range())
-    assert not ours.ends_inside(ours.good_range())
-    above = 100 * (adamw.losses[0] / adamw.best[0] - 1)
-    assert f"smallest lr there, 2.5e-4, ends {above:.1f} % above its best" in page
-    assert (adamw.rates[0], ours.rates[-1]) == (2.5e-4, 4e-3)
-    for curves in (_curves("training_gpt"), of_64):
-        for kind in SCHEDULES:
-            widths = [
-                summary.octaves(curves[who, kind].good_range())
-                for who in ("NetworkASGLD", "NetworkASGLD, no noise")
-            ]
-            assert abs(widths[0] - widths[1]) < 0.2
-            level = summary.GOOD * curves["NetworkASGLD, no noise", kind].best[0]
-            width = summary.octaves(curves["AdamW", kind].good_range(level))
-            is_large_with_schedule = curves is of_64 and kind == SCHEDULES[1]
-            assert f"{width:.2f}" == ("1.60" if is_large_with_schedule else "0.00")
+    of_64, of_16 = _curves("training_gpt_64"), _curves("training_gpt")
+    cases = [(curves, kind) for curves in (of_64, of_16) for kind in SCHEDULES]
+    _, *table = _table_of_the_page("octaves of good lr")
+    assert len(table) == 6
+    for name, *cells in table:
+        for cell, (curves, kind) in zip(cells, cases, strict=True):
+            curve = curves[name, kind]
+            found = curve.good_range()
+            shown = f"{summary.octaves(found):.2f}" if curve.ends_inside(found) else "not shown"
+            assert cell == shown, (name, kind)
+    ours, theirs = ([float(cell) for cell in cells] for cells in (table[0][1:], table[4][1:]))
+    first, *others = (mine / other for mine, other in zip(ours, theirs, strict=True))
+    assert f"it is {first:.1f} times AdamW's with batches of 64 and a constant lr" in page
+    assert "three cases:** {:.1f}, {:.1f} and {:.1f} times".format(*others) in page
+    assert f"{ours[0]:.2f} octaves are learning rates up to {2 ** ours[0]:.1f} times" in page
+    for curves, kind in cases:
+        level = summary.GOOD * curves["NetworkASGLD, no noise", kind].best[0]
+        width = summary.octaves(curves["AdamW", kind].good_range(level))
+        is_large_with_schedule = curves is of_64 and kind == SCHEDULES[1]
+        assert f"{width:.2f}" == ("1.60" if is_large_with_schedule else "0.00")
     assert "in three of the four cases, and 1.60 octaves with a schedule and batches of 64" in page
 
 
 def test_a_floor_widens_the_range_as_the_page_says(page: str) -> None:
     ours, floor, adamw = "NetworkASGLD, no noise", "NetworkASGLD, no noise, floor", "AdamW"
     kind = SCHEDULES[1]
-    own, wider, common, worse = [], [], [], []
+    wider, folds, common, worse = [], {floor: [], adamw: []}, [], []
     for name in ("training_gpt_64", "training_gpt"):
         curves = _curves(name)
-        assert curves[floor, kind].ends_inside(curves[floor, kind].good_range())
-        widths = {who: summary.octaves(curves[who, kind].good_range()) for who in (floor, adamw)}
-        own.append(f"{widths[floor]:.2f}")
-        wider.append(f"{widths[floor] / widths[adamw]:.1f}")
+        widths = {who: summary.octaves(curves[who, kind].good_range()) for who in folds}
+        wider.append(widths[floor] / widths[adamw])
         least = min(curve.best[0] for (_, schedule), curve in curves.items() if schedule == kind)
-        for who in (floor, adamw):
+        for who, width in widths.items():
+            folds[who].append(2**width)
             found = curves[who, kind].good_range(summary.GOOD * least)
             common.append(f"{summary.octaves(found):.2f}")
         ratio = summary.ratio_of_losses(curves[floor, kind], curves[ours, kind])
         worse.append(100 * (ratio - 1))
-    assert "it has {} octaves with batches of 64 and {} with batches of 16".format(*own) in page
+    words = "is {:.1f} times AdamW's with batches of 64 and {:.1f} times with batches of 16"
+    assert words.format(*wider) in page
     assert f"{worse[0]:.1f} % worse and {-worse[1]:.1f} % better" in page
-    assert "not twice AdamW's, but {} and {} times".format(*wider) in page
+    words = "is {:.1f} and {:.1f} times the smallest, with AdamW {:.1f} and {:.1f} times"
+    assert words.format(*folds[floor], *folds[adamw]) in page
     assert common[3] == "0.00"
     words = "{} octaves against {} with batches of 64, and {} against none with batches of 16"
     assert words.format(*common[:3]) in page
@@ -184,20 +176,16 @@ def test_a_floor_widens_the_range_as_the_page_says(page: str) -> None:
 def test_a_floor_without_a_schedule_or_for_adamw_is_as_the_page_says(page: str) -> None:
     ours, floor, adamw = "NetworkASGLD, no noise", "NetworkASGLD, no noise, floor", "AdamW"
     words = "loss is {:.1f} % worse with batches of 64 and {:.1f} % worse with batches of 16"
-    ends = "and its range {:.2f} and {:.2f} octaves"
-    losses, widths, behind = [], [], []
+    losses, behind = [], []
     for name in ("training_gpt_64", "training_gpt"):
         curves = _curves(name)
-        constant = curves[floor, "constant"]
-        losses.append(summary.ratio_of_losses(constant, curves[ours, "constant"]))
-        assert constant.ends_inside(constant.good_range())
-        widths.append(summary.octaves(constant.good_range()))
+        constant = [curves[name, "constant"] for name in (floor, ours)]
+        losses.append(summary.ratio_of_losses(*constant))
         for kind in SCHEDULES:
             raised = curves["AdamW, floor", kind]
             assert len(raised.rates) == 2
             behind.append(100 * (summary.ratio_of_losses(raised, curves[adamw, kind]) - 1))
     assert words.format(*(100 * (loss - 1) for loss in losses)) in page
-    assert ends.format(*widths) in page
     assert f"it is {min(behind):.1f} to {max(behind):.1f} % behind AdamW" in page
 
 
