@@ -41,6 +41,14 @@ class Curve(NamedTuple):
     def best_run(self) -> dict[int, float]:
         return self.runs[self.rates.index(self.best[1])]
 
+    @property
+    def seeds(self) -> set[int]:
+        """Those that ran at every lr."""
+        return set.intersection(*(set(run) for run in self.runs))
+
+    def of_seed(self, seed: int) -> Curve:
+        return Curve(self.rates, [{seed: run[seed]} for run in self.runs])
+
     def good_range(self, level: float | None = None) -> tuple[float, float] | None:
         """Where the loss, interpolated in log(lr), is below `level`, around its minimum. An end
         that the grid does not show is the grid's."""
@@ -74,6 +82,18 @@ def ratio_of_losses(ours: Curve, theirs: Curve) -> float:
         statistics.median(curve.best_run[seed] for seed in shared) for curve in (ours, theirs)
     )
     return mine / others
+
+
+def ratio_of_widths(ours: Curve, theirs: Curve) -> float:
+    """Of the good ranges, in octaves; infinite where theirs is a single lr."""
+    mine, others = octaves(ours.good_range()), octaves(theirs.good_range())
+    return mine / others if others else math.inf
+
+
+def ratios_of_widths(ours: Curve, theirs: Curve) -> list[float]:
+    """The same, seed by seed."""
+    shared = sorted(ours.seeds & theirs.seeds)
+    return [ratio_of_widths(ours.of_seed(seed), theirs.of_seed(seed)) for seed in shared]
 
 
 def octaves(found: tuple[float, float] | None) -> float:
@@ -115,11 +135,12 @@ def summarize(curves: dict[tuple[str, str], Curve]) -> bool:
             ratio = ratio_of_losses(of[ours], of[theirs])
             all_kept &= _report(f"loss of {ours} / {theirs}", ratio, bound, ratio <= bound)
         ours, theirs, bound = WIDTH_BOUND
-        mine, others = of[ours].good_range(), of[theirs].good_range()
-        ratio = octaves(mine) / octaves(others)
-        is_known = of[theirs].ends_inside(others)
+        ratio = ratio_of_widths(of[ours], of[theirs])
+        is_known = of[theirs].ends_inside(of[theirs].good_range())
         what = f"range of lr of {ours} / {theirs}{'' if is_known else ', whose end is not shown'}"
         all_kept &= _report(what, ratio, bound, is_known and ratio >= bound)
+        each = ratios_of_widths(of[ours], of[theirs])
+        print(f"       seed by seed: {', '.join(f'{ratio:.2f}' for ratio in each)}")
     return all_kept
 
 

@@ -128,6 +128,19 @@ def test_range_of_good_rates_is_interpolated_in_octaves() -> None:
     assert not curve.ends_inside(curve.good_range(2.0))
 
 
+def test_widths_are_compared_seed_by_seed_where_both_ran_at_every_lr() -> None:
+    rates = [1.0, 2.0, 4.0, 8.0]
+    wide, narrow, lone = [1.2, 1.0, 1.0, 1.2], [1.2, 1.0, 1.2, 1.2], [math.inf, 1.0, math.inf, 2.0]
+    ours = summary.Curve(rates, [{0: loss, 1: loss, 2: loss} for loss in wide])
+    theirs = [{0: a, 1: b, 2: c} for a, b, c in zip(narrow, wide, lone, strict=True)]
+    # A width is an octave and two ends of a quarter, or those ends alone.
+    assert summary.ratios_of_widths(ours, summary.Curve(rates, theirs)) == pytest.approx(
+        [3.0, 1.0, math.inf]
+    )
+    del theirs[3][1]
+    assert summary.Curve(rates, theirs).seeds == {0, 2}
+
+
 def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]) -> None:
     good = _curve([1.0, 2.0, 4.0, 8.0, 16.0], [1.2, 1.0, 1.0, 1.0, 1.2])
     narrow = _curve([1.0, 2.0, 4.0], [1.2, 1.0, 1.2])

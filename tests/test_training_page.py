@@ -139,6 +139,13 @@ def test_ranges_of_lr_are_those_of_the_page(page: str) -> None:
     first, *others = (mine / other for mine, other in zip(ours, theirs, strict=True))
     assert f"it is {first:.1f} times AdamW's with batches of 64 and a constant lr" in page
     assert "three cases:** {:.1f}, {:.1f} and {:.1f} times".format(*others) in page
+    spreads = []
+    for curves, kind in cases:
+        both = curves["NetworkASGLD, no noise", kind], curves["AdamW", kind]
+        ratios = summary.ratios_of_widths(*both)
+        assert len(ratios) == 3
+        spreads.append(f"{min(ratios):.1f} to {max(ratios):.1f}")
+    assert "Seed by seed it is {}, {}, {} and {} times".format(*spreads) in page
     assert f"{ours[0]:.2f} octaves are learning rates up to {2 ** ours[0]:.1f} times" in page
     for curves, kind in cases:
         level = summary.GOOD * curves["NetworkASGLD, no noise", kind].best[0]
