@@ -17,9 +17,9 @@ from distributed_cases import (
     backends_of,
     make_optimizer,
     observe,
-    process_group,
     take_steps,
 )
+from ranks import process_group
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,

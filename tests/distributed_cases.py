@@ -8,18 +8,15 @@ adds up by ranks and a single process by samples.
 from __future__ import annotations
 
 import contextlib
-import datetime
-import functools
 import itertools
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from helpers import BACKENDS, OPTIMIZERS, make_tensor
+from ranks import process_group
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -40,7 +37,6 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.multiprocessing import ProcessRaisedException, start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 import asgld
@@ -489,48 +485,8 @@ def train_placed(placing: Placing, mesh: DeviceMesh | None) -> tuple[Tensor, Ten
 
 
 # ----------------------------------------------------------------------------------------------
-# Processes
+# All of it on one rank
 # ----------------------------------------------------------------------------------------------
-
-
-def run_ranks(worker: Callable[..., None], world_size: int, *arguments: Any) -> None:
-    """Call `worker(rank, world_size, *arguments)` in a process per rank.
-
-    Now and then gloo (torch 2.13) lets ranks wait for each other in vain; then all start once more.
-    """
-    # A server that has imported torch once forks the ranks, which else import it each.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["asgld.distributed", "torch.distributed.pipelining", "torch.distributed.tensor.parallel"]
-    )
-    start = functools.partial(
-        start_processes, worker, (world_size, *arguments), world_size, start_method="forkserver"
-    )
-    try:
-        start()
-    except ProcessRaisedException as error:
-        if "Timed out waiting" not in str(error):
-            raise
-        for folder in (argument for argument in arguments if isinstance(argument, Path)):
-            for left_over in folder.glob("rendezvous*"):
-                left_over.unlink()
-        start()
-
-
-@contextlib.contextmanager
-def process_group(rank: int, world_size: int, rendezvous: Path) -> Iterator[None]:
-    """Join a gloo group that meets at a file; a rank missed for half a minute is an error."""
-    torch.set_num_threads(1)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    dist.init_process_group(
-        "gloo",
-        init_method=rendezvous.absolute().as_uri(),
-        rank=rank,
-        world_size=world_size,
-        timeout=datetime.timedelta(seconds=30),
-    )
-    yield
-    # The group ends with the process: one that tears it down aborts now and then (torch 2.13).
 
 
 def train_table(rank: int, world_size: int, folder: Path) -> None:
@@ -546,17 +502,3 @@ def train_table(rank: int, world_size: int, folder: Path) -> None:
             "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")
-
-
-def time_out_at_first(rank: int, world_size: int, folder: Path) -> None:
-    """Fail as gloo does, the first time."""
-    first = folder / f"tried-{rank}"
-    if not first.exists():
-        first.touch()
-        raise RuntimeError("Timed out waiting 30000ms for send operation to complete")
-    (folder / f"done-{rank}").touch()
-
-
-def fail(rank: int, world_size: int, folder: Path) -> None:
-    (folder / f"failed-{rank}-{len(list(folder.iterdir()))}").touch()
-    raise ValueError("a bug of ours")

@@ -9,7 +9,8 @@ from typing import Any
 import checkpoint_cases as cases
 import pytest
 import torch
-from distributed_cases import LAYOUTS, Outcome, Row, expected, run_ranks
+from distributed_cases import LAYOUTS, Outcome, Row, expected
+from ranks import run_ranks
 from torch.multiprocessing import ProcessExitedException
 
 from asgld import distributed

@@ -28,16 +28,13 @@ from distributed_cases import (
     Row,
     batch,
     expected,
-    fail,
     measure_gradients,
     plain,
-    run_ranks,
-    time_out_at_first,
     train_placed,
     train_table,
 )
 from helpers import BACKENDS, make_tensor
-from torch.multiprocessing import ProcessRaisedException
+from ranks import run_ranks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import asgld
@@ -81,14 +78,6 @@ def _compare(seen: list[Outcome], layout: Layout, row: Row, **tolerance: Any) ->
         assert outcome.communications == layout.communications
     for field in ("params", "state", "steps"):
         assert set().union(*(getattr(o, field) for o in seen)) == set(getattr(truth, field))
-
-
-def test_ranks_start_again_when_gloo_loses_them_and_not_for_a_bug(tmp_path: Path) -> None:
-    run_ranks(time_out_at_first, 1, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["done-0", "tried-0"]
-    with pytest.raises(ProcessRaisedException, match="a bug of ours"):
-        run_ranks(fail, 1, tmp_path)
-    assert len(list(tmp_path.glob("failed*"))) == 1
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
