@@ -174,7 +174,7 @@ def test_replicas_run_at_once_and_all_are_returned() -> None:
     # Null: each side is as likely. 20 draws: all on one side has probability 2e-6.
     assert 0 < int((ends > 0).sum()) < 20
     starts = torch.tensor([[0.5, 0.5], [0.5, -0.5]], dtype=torch.float64)
-    both = minimize(saddle_torch, starts, method="agld")
+    both = minimize(saddle_torch, starts, method="agld", replicas=2)
     assert torch.as_tensor(both.all_x)[:, 1].sign().tolist() == [1.0, -1.0]
 
 
@@ -358,6 +358,8 @@ def test_command_line_shows_a_table_and_draws_a_figure(tmp_path: Path) -> None:
         ({"tol": 0.0}, ValueError, "tol=0.0"),
         ({"x0": torch.zeros(2, 2, 2)}, ValueError, r"x0 has shape \(2, 2, 2\)"),
         ({"x0": torch.tensor([0.0, torch.nan])}, ValueError, "x0 has entries that are NaN"),
+        # A matrix must not pass for starts, nor for one point of four coordinates.
+        ({"x0": torch.zeros(2, 2)}, ValueError, "flatten it .*; for 2 starts say replicas=2"),
         ({"replicas": 0}, ValueError, "replicas=0"),
         ({"replicas": 3, "x0": torch.zeros(2, 2)}, ValueError, "replicas=3 but x0 has 2 rows"),
         ({"fun": 3}, TypeError, "fun=3"),
@@ -409,10 +411,9 @@ def test_value_cut_off_from_x_is_an_error_that_says_what_to_do() -> None:
         minimize(lambda x: (x**2).sum().item(), torch.ones(2))
 
 
-def test_message_says_that_rows_of_x0_are_replicas() -> None:
-    """Else a start in the shape of a matrix would pass for one point of nine coordinates."""
-    result = minimize(lambda x: (x**2).sum(), torch.ones(3, 3))
-    assert "the best of 3 replicas of 3 coordinates" in result.message
+def test_message_says_how_many_replicas_there_were() -> None:
+    result = minimize(lambda x: (x**2).sum(), torch.ones(2, 3), replicas=2)
+    assert "the best of 2 replicas of 3 coordinates" in result.message
     assert "replicas" not in minimize(lambda x: (x**2).sum(), torch.ones(9)).message
 
 

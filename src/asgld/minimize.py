@@ -58,8 +58,9 @@ def minimize(
         fun: fun(x) with x of shape (d,) and a scalar result, in torch or NumPy; fun(x, indices)
             with `num_samples`; or a problem. Derivatives of a torch function come from autograd. A
             NumPy function needs `jac`, or differences are used and `notes` says so.
-        x0: start, (d,), or (replicas, d) for one start each. A torch tensor means that callables
-            are torch functions; otherwise torch is tried first and kept if its gradient is right.
+        x0: start, (d,); with `replicas` also (replicas, d), one start each. A torch tensor means
+            that callables are torch functions; otherwise torch is tried first and kept if its
+            gradient is right.
         method: a name from `asgld.methods.method_names()`, or a Method.
         jac, hvp, hess: derivatives jac(x), hvp(x, v), hess(x), in the same language as `fun`.
         bounds: pairs (low, high), None for no bound, as in scipy. The search takes place in
@@ -129,8 +130,8 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
         point = point.reshape(1)
     if point.dim() > 2 or point.numel() == 0:
         raise ValueError(
-            f"x0 has shape {tuple(point.shape)}: need (d,) or (replicas, d); flatten larger shapes "
-            "and reshape inside fun"
+            f"x0 has shape {tuple(point.shape)}: need (d,); flatten larger shapes and reshape "
+            "inside fun"
         )
     if not bool(torch.isfinite(point).all()):
         raise ValueError("x0 has entries that are NaN or infinite")
@@ -138,9 +139,15 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
         raise ValueError(f"replicas={replicas!r}: need at least 1")
     if point.dim() == 1:
         return point.expand(replicas or 1, -1).clone(), is_torch
-    if replicas is not None and replicas != len(point):
+    if replicas is None:  # rows may be meant as those of a matrix, which `fun` would not get
         raise ValueError(
-            f"replicas={replicas} but x0 has {len(point)} rows, one start each: leave replicas out"
+            f"x0 has shape {tuple(point.shape)}: to minimize over a matrix, flatten it and reshape "
+            f"inside fun; for {len(point)} starts say replicas={len(point)}"
+        )
+    if replicas != len(point):
+        raise ValueError(
+            f"replicas={replicas} but x0 has {len(point)} rows, one start each: give as many, or "
+            "one start of shape (d,)"
         )
     return point.clone(), is_torch
 

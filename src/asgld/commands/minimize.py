@@ -51,6 +51,7 @@ def minimize(
         result = run_minimize(
             built,
             _start(built, start, saddle, replicas, seed),
+            replicas=replicas,
             method=method,
             tol=tol,
             budget=budget,
