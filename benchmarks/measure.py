@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -19,6 +20,8 @@ import torch
 import asgld
 
 RESULTS = Path(__file__).parent / "results"
+# Options with a value that say where rows go and which of them are made.
+CHANGES_NO_ROW = ("--out", "--only", "--seconds")
 
 
 def interleave(
@@ -78,8 +81,20 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "asgld": asgld.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(sys.argv),
     }
+
+
+def command(arguments: list[str]) -> str:
+    """The command line that makes a row, wherever it writes to and whichever others it makes."""
+    script, *rest = arguments
+    kept, is_value = [], False
+    for argument in rest:
+        option, has_value, _ = argument.partition("=")
+        if not is_value and option not in CHANGES_NO_ROW:
+            kept.append(argument)
+        is_value = not is_value and option in CHANGES_NO_ROW and not has_value
+    return shlex.join(["python", f"benchmarks/{Path(script).name}", *kept])
 
 
 def _processor() -> str:

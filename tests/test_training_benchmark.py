@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import shlex
 import statistics
 import sys
 from collections import defaultdict
@@ -209,6 +210,28 @@ def test_figures_are_drawn_from_the_files(results: Path, tmp_path: Path) -> None
     for name in ("gpt", "gpt-64", "saddles", "saddles-lr", "few-data"):
         for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
+
+
+def test_rows_name_the_command_that_makes_them_and_no_place_on_a_machine() -> None:
+    given = [
+        "/elsewhere/benchmarks/training.py",
+        "gpt",
+        "--only",
+        "SGLD, a/constant",
+        "--batch",
+        "64",
+    ]
+    for more in (["--out", "/elsewhere/x.csv"], ["--out=x.csv", "--seconds", "9"], []):
+        assert measure.command(given + more) == "python benchmarks/training.py gpt --batch 64"
+    # A value is not an option, whatever it looks like, and one with spaces is quoted.
+    given = ["training.py", "--out", "--only", "--name", "a b"]
+    assert measure.command(given) == "python benchmarks/training.py --name 'a b'"
+    for path in sorted(measure.RESULTS.rglob("*.csv")):
+        for row in read_csv(path):
+            if "command" in row:
+                _, script, *rest = shlex.split(row["command"])
+                assert (measure.RESULTS.parent.parent / script).is_file(), path
+                assert measure.command([script, *rest]) == row["command"], path
 
 
 def test_a_run_of_parts_replaces_its_rows_and_keeps_the_others(
