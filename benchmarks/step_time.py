@@ -24,7 +24,7 @@ from torch import Tensor
 
 import asgld
 from asgld.noise import Layout
-from asgld.optim import fused
+from asgld.optim import plan
 
 BASELINE = "AdamW fused"
 FORGETTING = {"decay": 0.99, "clip": 0.25, "annealing": 1.0, "d_init": 0.0}
@@ -78,7 +78,7 @@ def ours() -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
         "ASG loop": lambda p: asgld.ASG(p, foreach=False),
         "ASG foreach": lambda p: asgld.ASG(p, foreach=True),
     }
-    reason = fused.unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
+    reason = plan.unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
     if reason is None:
         contenders |= {
             "ASGLD fused": lambda p: asgld.ASGLD(p, fused=True),

@@ -32,7 +32,8 @@ from torch import Tensor
 
 import asgld
 from asgld.diagnostics import Calibration, calibrate
-from asgld.optim.functional import Rule, coefficients
+from asgld.optim.functional import coefficients
+from asgld.optim.rule import rule_of
 from asgld.problems import Problem, problem
 
 # What names a row.
@@ -195,7 +196,8 @@ def leave(
 
 
 def has_noise(optimizer: torch.optim.Optimizer) -> bool:
-    return optimizer.param_groups[0].get("sigma", 0.0) > 0.0
+    group = optimizer.param_groups[0]
+    return "sigma" in group and rule_of(group).has_noise
 
 
 def noise_energy(optimizer: torch.optim.Optimizer) -> Tensor | float:
@@ -204,10 +206,9 @@ def noise_energy(optimizer: torch.optim.Optimizer) -> Tensor | float:
     group = optimizer.param_groups[0]
     if not has_noise(optimizer):
         return 0.0
-    rule = Rule._make(map(group.__getitem__, Rule._fields))
+    rule = rule_of(group)
     state = optimizer.state[group["params"][0]]
-    scale = math.sqrt(2 * rule.lr) * rule.sigma
-    c = coefficients(rule, int(state["step"]), scale, torch.float64)
+    c = coefficients(rule, int(state["step"]), torch.float64)
     metric = state["sum"] * c.correction + c.shift
     return c.noise**2 / KICK**2 * metric.pow(-rule.beta).mean(-1)
 

@@ -20,12 +20,14 @@ typedef struct {
      * whole parameter. */
     int64_t offset, row_length, row_stride;
     uint64_t stream;
-    int32_t param_type, sum_type;
+    int16_t param_type, grad_type, sum_type, unused;
 } tensor;
 
 typedef struct {
-    double lr, alpha, beta, sigma, delta, d_init, weight_decay, grad_factor;
-    double decay, momentum, clip, annealing, opposed; /* no decay, no clip are NAN */
+    /* The numbers of `Rule` in asgld/optim/rule.py, in its order. What is None there is NAN. */
+    double lr, alpha, beta, sigma, delta, d_init, weight_decay;
+    double decay, momentum, clip, annealing, opposed, noise, noise_bound;
+    double grad_factor;
     uint64_t seed;
     int32_t maximize, stochastic_rounding, threads;
 } options;
@@ -47,14 +49,17 @@ typedef struct {
     int64_t planned_step; /* that `wide` is planned for; -1 for none */
 } step_plan;
 
-static int draws(const options *o) {
-    return o->sigma != 0.0 && o->lr != 0.0 && o->beta < INFINITY;
+/* Standard deviation of the noise, before D and annealing scale it. */
+static double noise_of(const options *o) {
+    return isnan(o->noise) ? sqrt(2.0 * o->lr) * o->sigma : o->lr * o->noise;
 }
+
+static int draws(const options *o) { return noise_of(o) != 0.0 && o->beta < INFINITY; }
 
 static void plan_step(step_plan *p, const options *o) {
     int has_noise = draws(o);
     double lr = o->maximize ? -o->lr : o->lr;
-    double noise = has_noise ? sqrt(2.0 * o->lr) * o->sigma : 0.0;
+    double noise = has_noise ? noise_of(o) : 0.0;
     double ratio = has_noise ? noise / lr : 0.0, keep = 1.0 - o->lr * o->weight_decay;
     int is_tied = o->alpha == o->beta && fabs(ratio) < 1e30;
     int alpha = kind_of(o->alpha), beta = !has_noise ? NO_NOISE : is_tied ? TIED : kind_of(o->beta);
@@ -67,7 +72,8 @@ static void plan_step(step_plan *p, const options *o) {
                          .drift_power = &p->drift_power64, .noise_power = &p->noise_power64};
     p->update = KERNEL_OF[alpha][beta];
     p->planned = NAN;
-    p->is_wide = !isnan(o->decay) || !isnan(o->clip) || o->momentum != 0.0 || o->annealing != 0.0;
+    p->is_wide = !isnan(o->decay) || !isnan(o->clip) || o->momentum != 0.0 || o->annealing != 0.0 ||
+                 (has_noise && !isnan(o->noise_bound));
     p->planned_step = -1;
 }
 
@@ -97,7 +103,7 @@ static wide_rule coefficients_of(const options *o, int64_t step) {
     const double k = (double)step, later = step > 1 ? k : 1.0;
     const int forgets = !isnan(o->decay), fills = forgets && o->d_init == 0.0;
     wide_rule w = {
-        .lr = o->lr, .noise = sqrt(2.0 * o->lr) * o->sigma * pow(later, -o->annealing / 2),
+        .lr = o->lr, .noise = noise_of(o) * pow(later, -o->annealing / 2),
         .correction = 1.0, .shift = o->d_init + o->delta * k,
         .bound = isnan(o->clip) ? INFINITY : pow(later, o->clip),
         .gain = 1.0 - o->momentum, .inertia = o->momentum, .opposed = o->opposed,
@@ -108,6 +114,8 @@ static wide_rule coefficients_of(const options *o, int64_t step) {
         w.shift = o->delta;
         w.correction = 1.0 / (1.0 - pow(o->decay, later));
     }
+    if (!isnan(o->noise_bound) && w.noise != 0.0 && o->beta < INFINITY)
+        w.shift += pow(w.noise / (o->noise_bound * o->lr * sqrt(later)), 2.0 / o->beta);
     if (fills && step == 0) { /* the first gradient has no D to be scaled by: it moves nothing */
         w.lr = w.noise = w.correction = w.gain = 0.0;
         w.shift = 1.0;
@@ -191,7 +199,7 @@ static void update_staged(const step_plan *p, const tensor *t, int64_t at,
         part = STAGE - (int64_t)(index % STAGE);
         part = part < count ? part : count;
         widen(t->param_type, t->param, at, param, part);
-        widen(t->param_type, t->grad, at, grad, part);
+        widen(t->grad_type, t->grad, at, grad, part);
         widen(t->sum_type, t->sum, at, sum, part);
         if (factor != 1.0f)
             for (int64_t i = 0; i < part; i++) grad[i] *= factor;
@@ -226,7 +234,7 @@ static void update_wide_staged(const step_plan *p, const tensor *t, int64_t at,
         part = WIDE_STAGE - (int64_t)(index % WIDE_STAGE);
         part = part < count ? part : count;
         param = stage_of(t->param_type, t->param, at, copy[0], part);
-        grad = stage_of(t->param_type, t->grad, at, copy[1], part);
+        grad = stage_of(t->grad_type, t->grad, at, copy[1], part);
         sum = stage_of(t->sum_type, t->sum, at, copy[2], part);
         if (has_momentum) momentum = stage_of(FLOAT32, t->momentum, at, copy[3], part);
         if (has_noise) draw_normals(&x, z, skip + part);
@@ -241,7 +249,8 @@ static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) 
     if (p->is_wide) plan_wide(p, t);
     else plan_tensor(p, t);
     draw noise = {p->o->seed, (uint32_t)t->stream, (uint32_t)*t->step, UPDATE};
-    int is_direct = t->param_type == FLOAT32 && t->sum_type == FLOAT32 && p->o->grad_factor == 1.0;
+    int is_direct = t->param_type == FLOAT32 && t->grad_type == FLOAT32 &&
+                    t->sum_type == FLOAT32 && p->o->grad_factor == 1.0;
     while (at < end) {
         int64_t column = at % t->row_length, count = t->row_length - column;
         uint64_t index = (uint64_t)(t->offset + at / t->row_length * t->row_stride + column);

@@ -1,4 +1,4 @@
-/* The step on float64. No multiply-add is fused, so that every build rounds alike. */
+/* The step on float64. Multiply-adds into a parameter are fused, as torch's are; no other is. */
 #ifndef ASGLD_UPDATE64_H
 #define ASGLD_UPDATE64_H
 
@@ -25,6 +25,15 @@ INLINE f64v sqrt64(f64v a) {
 #else
     UNROLL for (int i = 0; i < LANES64; i++) a[i] = sqrt(a[i]);
     return a;
+#endif
+}
+
+INLINE f64v fma64(f64v a, f64v b, f64v c) {
+#if LANES > 4
+    return V(fmadd_pd)(a, b, c);
+#else
+    UNROLL for (int i = 0; i < LANES64; i++) c[i] = fma(a[i], b[i], c[i]);
+    return c;
 #endif
 }
 
@@ -181,10 +190,10 @@ INLINE void update_block64(const void *rule, place64 at, const double *z) {
         f64v s = load64(at.sum + i), g = load64(at.grad + i) * k->grad_factor, d = s + k->shift;
         f64v x = load64(at.param + i) * k->keep;
         f64v drift = factor_of(k->alpha, k->lr, k->drift_power, d);
-        x = x - drift * g;
-        if (k->beta == TIED) x = x + drift * (k->ratio * load64(z + i));
+        x = fma64(-drift, g, x);
+        if (k->beta == TIED) x = fma64(drift, k->ratio * load64(z + i), x);
         else if (k->beta != NO_NOISE)
-            x = x + factor_of(k->beta, k->noise, k->noise_power, d) * load64(z + i);
+            x = fma64(factor_of(k->beta, k->noise, k->noise_power, d), load64(z + i), x);
         store64(at.param + i, x);
         store64(at.sum + i, s + g * g);
     }

@@ -118,10 +118,11 @@ INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
             store64(at.momentum + i, u);
             u = heeded64(k->opposed, u, g);
         }
-        f64v x = load64(at.param + i) * k->keep - u * k->lr;
+        const f64v lr = (f64v){0} + k->lr, noise = (f64v){0} + k->noise;
+        f64v x = fma64(-u, lr, load64(at.param + i) * k->keep);
         if (z) {
             if (k->beta != TIED) inverse = factor_of(k->beta, 1.0, k->noise_power64, d);
-            x = x + load64(z + i) * inverse * k->noise;
+            x = fma64(load64(z + i) * inverse, noise, x);
         }
         store64(at.param + i, x);
         store64(at.sum + i, g * k->weight * g + s * k->decay);

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import asgld
 from asgld.noise import Layout
-from asgld.optim import fused
-from asgld.optim.functional import Rule
+from asgld.optim import plan
+from asgld.optim.rule import Rule
 
 # (alpha, beta): the special cases, the paper's settings, ties, and general powers.
 EXPONENTS = [
@@ -40,7 +40,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
 }
-if fused.unavailable_reason([torch.zeros(1)], [Layout.whole(1)]) is None:
+if plan.unavailable_reason([torch.zeros(1)], [Layout.whole(1)]) is None:
     BACKENDS["fused"] = {"fused": True}
 RULE: dict[str, Any] = {
     "lr": 0.1,

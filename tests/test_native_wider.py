@@ -16,7 +16,8 @@ from torch import Tensor
 import asgld
 from asgld.noise import Layout
 from asgld.optim import _native, functional
-from asgld.optim.functional import Rule
+from asgld.optim.functional import Tensors
+from asgld.optim.rule import Rule
 
 pytestmark = NEEDS_KERNEL
 
@@ -41,10 +42,9 @@ def loop_step(tensors: list[Tensor], *, k: int = STEP, **knobs: Any) -> None:
     param, grad, total, momentum = tensors
     rule = Rule(**{**KNOBS, "maximize": False, "stochastic_rounding": False, **knobs})
     layout = Layout.whole(param.numel())
-    functional.asgld(
-        [param], [grad], [total], [torch.tensor(k)], [STREAM], [layout],
-        [momentum] if rule.momentum else None, backend="loop", rule=rule,
-    )  # fmt: skip
+    momenta = [momentum if rule.momentum else None]
+    columns = ([param], [grad], [total], [torch.tensor(k)], [STREAM], [layout], momenta)
+    functional.asgld(Tensors(*columns), rule)
 
 
 def assert_step_is_the_loops(

@@ -82,7 +82,7 @@ def test_reference_presets_are_its_special_cases() -> None:
 
 def test_reference_without_noise_says_so() -> None:
     path = reference.agld(lambda x: x, np.ones(2), None, lr=0.1, sigma=1.0, delta=0.1, d_init=1.0)
-    with pytest.raises(ValueError, match=r"noise=None with sigma=1.0"):
+    with pytest.raises(ValueError, match=r"normals=None with sigma=1.0"):
         next(path)
 
 

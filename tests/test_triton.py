@@ -25,8 +25,9 @@ from torch import Tensor
 import asgld
 from asgld import noise
 from asgld.noise import Layout
-from asgld.optim import _native, functional, fused
-from asgld.optim.functional import Rule, Tensors
+from asgld.optim import _native, functional
+from asgld.optim.functional import Tensors
+from asgld.optim.rule import Rule
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -82,17 +83,10 @@ def loop_step(
     tensors: list[Tensor], *, layout: Layout | None = None, k: int = STEP, **knobs: Any
 ) -> None:
     param, grad, total, momentum = tensors
-    functional.asgld(
-        [param],
-        [grad],
-        [total],
-        [torch.tensor(k)],
-        [STREAM],
-        [layout or Layout.whole(param.numel())],
-        [momentum] if knobs.get("momentum") else None,
-        backend="loop",
-        rule=Rule(**{**RULE, "seed": SEED, **knobs}),
-    )
+    layouts = [layout or Layout.whole(param.numel())]
+    momenta = [momentum if knobs.get("momentum") else None]
+    tensors_of = Tensors([param], [grad], [total], [torch.tensor(k)], [STREAM], layouts, momenta)
+    functional.asgld(tensors_of, Rule(**{**RULE, "seed": SEED, **knobs}))
 
 
 def assert_close(
@@ -376,16 +370,11 @@ def triton_for_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if IS_GPU:
         pytest.skip("tests/test_gpu.py has the same on the GPU")
 
-    def tables(tensors: Tensors, host_counts: bool = False) -> Any:
-        columns = (tensors.params, tensors.sums, tensors.steps, tensors.streams)
-        rows = [layout.rows for layout in tensors.layouts]
-        counts = host_counts and request.param
-        return [
-            (range(len(rows)), _triton.Table(*columns, rows, tensors.momenta, host_counts=counts))
-        ]
+    def table(*columns: Any) -> Any:
+        return _triton.Table(*columns, host_counts=request.param)
 
-    monkeypatch.setattr(_native, "unavailable_reason", lambda rule=None: None)
-    monkeypatch.setattr(fused, "_tables", tables)
+    monkeypatch.setattr(_native, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(_native, "Table", table)
 
 
 @pytest.mark.usefixtures("triton_for_cpu")

@@ -58,7 +58,7 @@ def keyed_by_name(
             **options,
         )
         for parameter, state in optimizer.state.items():
-            state["stream"] = stream_of[parameter]
+            state["stream"].fill_(stream_of[parameter])
         return optimizer
 
     return make

@@ -41,7 +41,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-MAX_STEP = 2**32 - 1
+MAX_STEP = MAX_STREAM = 2**32 - 1
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF

@@ -37,7 +37,7 @@ class Lag(enum.Enum):
 def asgld(
     gradient: Gradient,
     x: npt.ArrayLike,
-    noise: Callable[[int], npt.ArrayLike] | None,
+    normals: Callable[[int], npt.ArrayLike] | None,
     *,
     lr: float,
     alpha: float,
@@ -53,18 +53,19 @@ def asgld(
     clip: float | None = None,
     annealing: float = 0.0,
     opposed: float = 1.0,
+    noise: float | None = None,
+    noise_bound: float | None = None,
 ) -> Iterator[Array]:
     """Yield x_1, x_2, ... of Algorithm 1 without end.
 
-        x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma noise(k)
+        x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma normals(k)
 
-    The last five arguments are not the paper's; with any of them see
-    `_widened` below.
+    The last seven arguments are not the paper's; with any of them see `_widened` below.
 
     Args:
         gradient: G, called once per step with the current iterate.
         x: the first iterate.
-        noise: k -> standard normals of x's shape, k = 0, 1, ...; not called if sigma = 0.
+        normals: k -> standard normals of x's shape, k = 0, 1, ...; not called without noise.
         lr, alpha, beta, sigma, delta, d_init: the symbols of the rule.
         weight_decay: decoupled, applied to x before the step.
         maximize: ascend instead of descend.
@@ -75,12 +76,18 @@ def asgld(
         annealing: scale the noise by max(k, 1)^(-annealing/2).
         opposed: factor of the average where its sign is not that of G: 1 keeps it, 0 drops it, -1
             turns it round. Where G is zero there is nothing to turn it to: max(opposed, 0).
+        noise: standard deviation of the noise, before D scales it, over lr; replaces sigma.
+        noise_bound: add to D_k what bounds the noise step by noise_bound lr sqrt(max(k, 1)).
     """
-    if decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0:
+    is_wider = decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0
+    if is_wider or noise is not None or noise_bound is not None:
+        if lag is not Lag.ONE:
+            raise ValueError(f"{lag}: the algorithm as printed has none of the wider rule's knobs")
         yield from _widened(
-            gradient, x, noise, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
+            gradient, x, normals, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
             d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
-            momentum=momentum, clip=clip, annealing=annealing, opposed=opposed,
+            momentum=momentum, clip=clip, annealing=annealing, opposed=opposed, noise=noise,
+            noise_bound=noise_bound,
         )  # fmt: skip
         return
     x = np.array(x, dtype=np.float64)
@@ -98,9 +105,9 @@ def asgld(
         metric = newest if lag is Lag.ONE else older
         x = x * (1.0 - lr * weight_decay) - lr * metric ** (-alpha / 2) * g
         if sigma != 0.0 and not math.isinf(beta):
-            if noise is None:
-                raise ValueError(f"noise=None with sigma={sigma}: pass noise, or sigma=0")
-            e = sigma * np.asarray(noise(k), dtype=np.float64)
+            if normals is None:
+                raise ValueError(f"normals=None with sigma={sigma}: pass normals, or sigma=0")
+            e = sigma * np.asarray(normals(k), dtype=np.float64)
             x = x + math.sqrt(2.0 * lr) * metric ** (-beta / 2) * e
         if lag is Lag.ONE:
             newest = newest + g * g + delta
@@ -111,7 +118,7 @@ def asgld(
 def _widened(
     gradient: Gradient,
     start: npt.ArrayLike,
-    noise: Callable[[int], npt.ArrayLike] | None,
+    normals: Callable[[int], npt.ArrayLike] | None,
     *,
     lr: float,
     alpha: float,
@@ -126,6 +133,8 @@ def _widened(
     clip: float | None,
     annealing: float,
     opposed: float,
+    noise: float | None,
+    noise_bound: float | None,
 ) -> Iterator[Array]:
     """Yield the iterates of the rule with all of its knobs.
 
@@ -133,6 +142,9 @@ def _widened(
     weight 1 - decay and the others are multiplied by decay at every step. With d_init = 0 there is
     nothing to begin with: the weights are those of G_0^2, ..., G_{k-1}^2 alone, scaled to sum to
     one, and the first gradient moves nothing.
+
+    With `noise_bound` D_k also gets the least F with scale F^(-beta/2) <= noise_bound lr sqrt(k),
+    `scale` being the standard deviation of the noise before D scales it.
     """
     x: Array = np.array(start, dtype=np.float64)
     squares: list[Array] = []
@@ -149,6 +161,11 @@ def _widened(
                 metric = delta + past / max(sum(weights), 1e-300)
             else:
                 metric = delta + past + decay**k * d_init
+        scale = math.sqrt(2.0 * lr) * sigma if noise is None else lr * noise
+        scale *= max(k, 1) ** (-annealing / 2)
+        is_noisy = scale != 0.0 and not math.isinf(beta)
+        if noise_bound is not None and is_noisy:
+            metric = metric + (scale / (noise_bound * lr * math.sqrt(max(k, 1)))) ** (2.0 / beta)
         squares.append(g * g)
         if decay is None or d_init != 0.0 or k > 0:
             step = metric ** (-alpha / 2) * g
@@ -157,11 +174,10 @@ def _widened(
             average = momentum * average + (1.0 - momentum) * step
             move = average * np.maximum(np.sign(average) * np.sign(g), opposed)
             x = x * (1.0 - lr * weight_decay) - lr * move
-            if sigma != 0.0 and not math.isinf(beta):
-                assert noise is not None
-                e = sigma * np.asarray(noise(k), dtype=np.float64)
-                scale = math.sqrt(2.0 * lr) * max(k, 1) ** (-annealing / 2)
-                x = x + scale * metric ** (-beta / 2) * e
+            if is_noisy:
+                assert normals is not None
+                z = np.asarray(normals(k), dtype=np.float64)
+                x = x + scale * metric ** (-beta / 2) * z
         k += 1
         yield x
 
@@ -169,14 +185,14 @@ def _widened(
 def agld(
     full_gradient: Gradient,
     x: npt.ArrayLike,
-    noise: Callable[[int], npt.ArrayLike] | None,
+    normals: Callable[[int], npt.ArrayLike] | None,
     *,
     alpha: float = 0.0,
     beta: float = 1.0,
     **options: Any,
 ) -> Iterator[Array]:
     """Yield the iterates of Algorithm 2: Algorithm 1 fed with full gradients."""
-    return asgld(full_gradient, x, noise, alpha=alpha, beta=beta, **options)
+    return asgld(full_gradient, x, normals, alpha=alpha, beta=beta, **options)
 
 
 def asg(

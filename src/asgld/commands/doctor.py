@@ -12,7 +12,7 @@ from rich.table import Table
 
 import asgld
 from asgld.noise import Layout
-from asgld.optim import fused
+from asgld.optim import plan
 
 PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "joblib", "triton")
 
@@ -54,7 +54,7 @@ def doctor() -> None:
 def _why_not(device: str) -> str | None:
     if device == "cuda" and not torch.cuda.is_available():
         return "there is no CUDA device"
-    return fused.unavailable_reason([torch.zeros(1, device=device)], [Layout.whole(1)])
+    return plan.unavailable_reason([torch.zeros(1, device=device)], [Layout.whole(1)])
 
 
 def _version(package: str) -> str:

@@ -16,20 +16,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from asgld.optim.functional import Rule
+from asgld.optim.rule import NUMBERS, Rule
 
 # From what torch reports to what serves, best first. Whatever is not named runs the portable build.
 _BUILDS = {
@@ -37,7 +35,9 @@ _BUILDS = {
     "AVX2": ("avx2", "portable"),
 }
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_OPTIONS = struct.Struct("13dQ3i4x")
+# The struct `options` of native/asgld.c: the numbers of `Rule`, what gradients are multiplied by,
+# the seed, and three integers.
+_OPTIONS = struct.Struct(f"{len(NUMBERS) + 1}dQ3i4x")
 
 # What `set_build` asked for.
 _choice: dict[str, str | None] = {"build": None}
@@ -55,8 +55,8 @@ def load() -> ctypes.CDLL | str:
     return kernel.library or kernel.reason or ""
 
 
-def unavailable_reason(rule: Rule | None = None) -> str | None:
-    """Return why the kernel cannot serve (this rule), or None where it can; it serves all rules."""
+def unavailable_reason() -> str | None:
+    """Return why the kernel cannot serve, or None where it can."""
     return _load(_choice["build"]).reason
 
 
@@ -119,6 +119,7 @@ class Table:
         streams: Sequence[int],
         rows: Sequence[tuple[int, int, int] | None],
         momenta: Sequence[Tensor | None] = (),
+        grad_dtypes: Sequence[torch.dtype] = (),
     ) -> None:
         # Addresses are worth nothing without the tensors.
         self._kept = (*params, *sums, *steps, *momenta)
@@ -149,7 +150,7 @@ class Table:
                     row_length or 1,
                     row_stride,
                     streams[i],
-                    _types(param, total, average),
+                    _types(param, total, average, grad_dtypes[i] if grad_dtypes else param.dtype),
                 )
             )
         self._table = np.array(lines, np.uint64).reshape(len(lines), 11)
@@ -176,18 +177,8 @@ class Table:
             len(self._table),
             _OPTIONS.pack(
                 float(rule.lr),
-                rule.alpha,
-                rule.beta,
-                rule.sigma,
-                rule.delta,
-                rule.d_init,
-                rule.weight_decay,
+                *rule.numbers()[1:],
                 1.0 if grad_scale is None else 1.0 / float(grad_scale),
-                math.nan if rule.decay is None else rule.decay,
-                rule.momentum,
-                math.nan if rule.clip is None else rule.clip,
-                rule.annealing,
-                rule.opposed,
                 rule.seed,
                 rule.maximize,
                 rule.stochastic_rounding,
@@ -201,22 +192,24 @@ class Table:
             )
 
 
-def _types(param: Tensor, total: Tensor, average: Tensor | None) -> int:
-    """Return the dtypes of parameter and sum as the kernel numbers them, the latter in the high
-    word. Momentum has the working precision."""
-    number, number_of_sum = _TYPES.get(param.dtype), _TYPES.get(total.dtype)
+def _types(param: Tensor, total: Tensor, average: Tensor | None, grad: torch.dtype) -> int:
+    """Return the dtypes of parameter, gradient and sum as the kernel numbers them, 16 bits each
+    from the lowest on. Momentum has the working precision."""
+    dtypes = param.dtype, grad, total.dtype
     is_double = param.dtype == torch.float64
-    if number is None or number_of_sum is None or (is_double and total.dtype != torch.float64):
+    fits = all(dtype in _TYPES for dtype in dtypes) and (grad == torch.float64) == is_double
+    if not fits or (is_double and total.dtype != torch.float64):
         raise TypeError(
-            f"a parameter of {param.dtype}, its sum of {total.dtype}: need two of "
-            f"{', '.join(map(str, _TYPES))}, and a float64 sum for a float64 parameter"
+            f"a parameter of {param.dtype}, its gradient of {grad}, its sum of {total.dtype}: need "
+            f"three of {', '.join(map(str, _TYPES))}, for a float64 parameter all of them float64, "
+            "and a float64 gradient for no other"
         )
-    working = torch.float64 if is_double else torch.float32
+    working = torch.float64 if param.dtype == torch.float64 else torch.float32
     if average is not None and average.dtype != working:
         raise TypeError(
             f"a momentum of {average.dtype}, a parameter of {param.dtype}: need {working}"
         )
-    return number_of_sum << 32 | number
+    return sum(_TYPES[dtype] << 16 * place for place, dtype in enumerate(dtypes))
 
 
 def words(

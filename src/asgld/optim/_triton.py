@@ -16,7 +16,7 @@ from asgld.optim import _triton_kernels as kernels
 from asgld.optim._triton_kernels import IS_INTERPRETED
 
 if TYPE_CHECKING:
-    from asgld.optim.functional import Rule
+    from asgld.optim.rule import Rule
 
 _POWERS = {0.0: kernels.ONE, 1.0: kernels.ROOT, 2.0: kernels.WHOLE}
 
@@ -46,7 +46,7 @@ _captured: list[Any] = []
 
 
 class Table:
-    """Tensors of one GPU and one pair of dtypes as the kernel sees them: addresses and sizes, on
+    """Tensors of one GPU, alike in their dtypes, as the kernel sees them: addresses and sizes, on
     the GPU, worked out once.
 
     `host_counts` promises that nothing but this table advances the step counts.
@@ -60,12 +60,14 @@ class Table:
         streams: Sequence[int],
         rows: Sequence[tuple[int, int, int] | None],
         momenta: Sequence[Tensor | None] = (),
+        grad_dtypes: Sequence[torch.dtype] = (),
         *,
         host_counts: bool = False,
     ) -> None:
         self._kept = (*params, *sums, *steps, *momenta)  # addresses need their tensors
         self._device = params[0].device
-        self._types = _TYPES[params[0].dtype], _TYPES[sums[0].dtype]
+        grad_dtype = grad_dtypes[0] if grad_dtypes else params[0].dtype
+        self._types = tuple(_TYPES[t] for t in (params[0].dtype, grad_dtype, sums[0].dtype))
         lines = []
         for i, (param, total, step) in enumerate(zip(params, sums, steps, strict=True)):
             average = momenta[i] if momenta else None
@@ -170,11 +172,11 @@ class Table:
             self._base = torch.stack(list(self._steps))
             self._num_steps = 0
         lr: Any = rule.lr
-        noise = math.sqrt(2.0 * lr) * rule.sigma
+        noise = math.sqrt(2.0 * lr) * rule.sigma if rule.noise is None else lr * rule.noise
         changing = (self._num_steps, lr, noise, 1.0 - lr * rule.weight_decay)
         known = self._compiled.get(self._grads_are_aligned)
         if known is None:
-            constants = self._constants(rule, False, False, True)
+            constants = self._constants(rule, False, True)
             update = self._compile_update(addresses, self._base, changing, constants)
             self._compiled[self._grads_are_aligned] = (self._launcher(update), constants)
         else:
@@ -204,12 +206,13 @@ class Table:
             has_lr, has_scale, has_inf = (t is not None for t in optional)
             begin_constants = (
                 has_lr, has_scale, has_inf, rule.decay is not None, rule.fills,
-                rule.annealing != 0.0, rule.clip is not None, self._waits, _LANES,
+                rule.annealing != 0.0, rule.clip is not None, rule.noise is not None,
+                rule.noise_bound is not None and rule.has_noise, self._waits, _LANES,
             )  # fmt: skip
             begin = kernels.begin_step[grid](
                 *tables, high, low, *optional, self._number, *begin_constants
             )
-            constants = self._constants(rule, has_scale, has_inf, False)
+            constants = self._constants(rule, has_scale, False)
             update = self._compile_update(addresses, self._taken, nothing, constants)
             if not IS_INTERPRETED:
                 begin = begin[grid]
@@ -226,9 +229,7 @@ class Table:
             )  # fmt: skip
         self._run_update(update, addresses, self._taken, nothing, constants)
 
-    def _constants(
-        self, rule: Rule, is_scaled: bool, has_inf: bool, is_alone: bool
-    ) -> tuple[Any, ...]:
+    def _constants(self, rule: Rule, is_scaled: bool, is_alone: bool) -> tuple[Any, ...]:
         alpha = _POWERS.get(rule.alpha, kernels.GENERAL)
         beta = _POWERS.get(rule.beta, kernels.GENERAL) if rule.has_noise else kernels.NO_NOISE
         return (
@@ -236,7 +237,7 @@ class Table:
             rule.has_noise and rule.alpha == rule.beta != 0.0,
             rule.weight_decay != 0.0, rule.maximize, is_scaled, rule.decay is not None,
             rule.clip is not None, rule.momentum != 0.0, rule.opposed, rule.stochastic_rounding,
-            self._has_rows, self._in_fours, self._is_aligned and self._grads_are_aligned, has_inf,
+            self._has_rows, self._in_fours, self._is_aligned and self._grads_are_aligned,
             self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, kernels.PART),
         )  # fmt: skip
 
@@ -278,21 +279,14 @@ class Table:
         if knobs == self._rule:
             return
         _refuse_in_capture()
-        values = [0.0] * 10
-        for place, value in (
-            (kernels.SIGMA, rule.sigma), (kernels.DELTA, rule.delta),
-            (kernels.D_INIT, rule.d_init), (kernels.WEIGHT_DECAY, rule.weight_decay),
-            (kernels.ALPHA, rule.alpha), (kernels.BETA, rule.beta), (kernels.DECAY, rule.decay),
-            (kernels.INERTIA, rule.momentum), (kernels.CLIP, rule.clip),
-            (kernels.ANNEALING, rule.annealing),
-        ):  # fmt: skip
-            values[place.value] = 0.0 if value is None or math.isinf(value) else float(value)
+        values = [0.0 if math.isinf(value) else value for value in rule.numbers()]
         self._knobs = self._send(values, torch.float64)
         seed = rule.seed if rule.seed < 2**63 else rule.seed - 2**64
         self._seeds = self._send([seed])
         self._rule = knobs
         self._is_simple = (
             rule.decay is None and rule.clip is None and not rule.momentum and not rule.annealing
+            and (rule.noise_bound is None or not rule.has_noise)
         )
         self._compiled: dict[Any, tuple[Any, ...]] = {}
 

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from asgld import noise
 from asgld.noise import Purpose, rounds_of
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -36,11 +37,13 @@ ROW = tl.constexpr(9)
 LR, NOISE, KEEP, CORRECTION, SHIFT = (tl.constexpr(i) for i in range(5))
 BOUND, GAIN, FACTOR, SKIPS = (tl.constexpr(i) for i in range(5, 9))
 SHARED = tl.constexpr(9)
-# and of the knobs that change rarely, one row of doubles.
-SIGMA, DELTA, D_INIT, WEIGHT_DECAY, ALPHA = (tl.constexpr(i) for i in range(5))
-BETA, DECAY, INERTIA, CLIP, ANNEALING = (tl.constexpr(i) for i in range(5, 10))
+# and of the knobs, one row of doubles: the numbers of asgld.optim.rule.Rule, in its order.
+LEARNING_RATE, ALPHA, BETA, SIGMA, DELTA, D_INIT = (tl.constexpr(i) for i in range(6))
+WEIGHT_DECAY, DECAY, INERTIA, CLIP, ANNEALING = (tl.constexpr(i) for i in range(6, 11))
+OPPOSED, NOISE_RATIO, NOISE_BOUND = (tl.constexpr(i) for i in range(11, 14))
 
 # What words are for, and how many rounds of Philox they get; see asgld.noise.
+MAX_STEP = tl.constexpr(noise.MAX_STEP)
 UPDATE, ROUND = tl.constexpr(Purpose.UPDATE.value), tl.constexpr(Purpose.ROUND.value)
 ROUNDS, ROUNDS_OF_ROUND = (tl.constexpr(rounds_of(p)) for p in (Purpose.UPDATE, Purpose.ROUND))
 
@@ -181,7 +184,7 @@ def begin_step(
     rows, shared, taken, knobs, lr_high, lr_low, lr_tensor, grad_scale, found_inf, number,
     has_lr: tl.constexpr, has_scale: tl.constexpr, has_inf: tl.constexpr,
     forgets: tl.constexpr, fills: tl.constexpr, anneals: tl.constexpr, clips: tl.constexpr,
-    waits: tl.constexpr, lanes: tl.constexpr,
+    follows_lr: tl.constexpr, is_bounded: tl.constexpr, waits: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
     """Work out the coefficients of this step, one tensor per lane, and advance the step counts.
     The formulas are those of asgld.optim.functional.coefficients."""
@@ -197,7 +200,12 @@ def begin_step(
         lr = tl.load(lr_tensor).to(tl.float64) + zero
     else:
         lr = zero + lr_high + lr_low
-    noise = tl.sqrt(2.0 * lr) * tl.load(knobs + SIGMA)
+    # What the host has not seen may have no meaning: then nothing moves.
+    is_legal = (lr >= 0.0) & (lr < float("inf")) & (k >= 0) & (k <= MAX_STEP)
+    if follows_lr:
+        noise = lr * tl.load(knobs + NOISE_RATIO)
+    else:
+        noise = tl.sqrt(2.0 * tl.maximum(lr, 0.0)) * tl.load(knobs + SIGMA)
     if anneals:
         noise *= tl.exp2(-0.5 * tl.load(knobs + ANNEALING) * tl.log2(later))
     bound = zero
@@ -220,12 +228,17 @@ def begin_step(
             shift = delta + tl.exp2(k.to(tl.float64) * log_decay) * d_init
     else:
         shift = d_init + delta * k.to(tl.float64)
+    if is_bounded:
+        bound_of_noise = tl.load(knobs + NOISE_BOUND) * lr * tl.sqrt(later)
+        ratio = noise / tl.where(bound_of_noise > 0.0, bound_of_noise, 1.0)
+        floor = tl.exp2(2.0 / tl.load(knobs + BETA) * tl.log2(ratio))
+        shift += tl.where((bound_of_noise > 0.0) & (noise > 0.0), floor, 0.0)
     factor = zero + 1.0
     if has_scale:
         factor = 1.0 / (tl.load(grad_scale).to(tl.float64) + zero)
-    skips = zero
+    skips = tl.where(is_legal, zero, 1.0)
     if has_inf:
-        skips = tl.where(tl.load(found_inf).to(tl.float64) + zero != 0.0, 1.0, 0.0)
+        skips = tl.where(tl.load(found_inf).to(tl.float64) + zero != 0.0, 1.0, skips)
     row = shared + i * SHARED
     tl.store(row + LR, lr, mask)
     tl.store(row + NOISE, noise, mask)
@@ -355,14 +368,13 @@ def _update_part(
 @triton.jit(do_not_specialize=["num_steps"])
 def update_chunk(
     rows, grads, shared, taken, knobs, seeds, chunks, num_steps, lr, noise, keep,
-    param_type: tl.constexpr, sum_type: tl.constexpr,
+    param_type: tl.constexpr, grad_type: tl.constexpr, sum_type: tl.constexpr,
     alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
     decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
     clips: tl.constexpr, has_momentum: tl.constexpr, opposed: tl.constexpr,
     rounds: tl.constexpr,
     has_rows: tl.constexpr, in_fours: tl.constexpr, is_aligned: tl.constexpr,
-    has_inf: tl.constexpr, waits: tl.constexpr, is_alone: tl.constexpr, chunk: tl.constexpr,
-    size: tl.constexpr,
+    waits: tl.constexpr, is_alone: tl.constexpr, chunk: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
     """Update one chunk of one tensor, `size` elements at a time. Without `begin_step` before it,
     this is step `num_steps` after the counts in `taken`, and the host knows its coefficients."""
@@ -372,7 +384,7 @@ def update_chunk(
     begin = (place >> 32) * chunk
     row = rows + which * ROW
     param = tl.load(row + PARAM).to(tl.pointer_type(param_type))
-    grad = tl.load(grads + which).to(tl.pointer_type(param_type))
+    grad = tl.load(grads + which).to(tl.pointer_type(grad_type))
     total = tl.load(row + SUM).to(tl.pointer_type(sum_type))
     average = tl.load(row + MOMENTUM).to(tl.pointer_type(work))
     if is_aligned:
@@ -391,7 +403,8 @@ def update_chunk(
         step = tl.load(taken + which) + num_steps
         shift = (tl.load(knobs + D_INIT) + tl.load(knobs + DELTA) * step.to(tl.float64)).to(work)
         correction, bound, gain, factor = lr, lr, lr, lr  # of no use
-        if begin == 0:  # who goes first keeps the count, which no other program reads
+        skips = (step < 0) | (step > MAX_STEP)
+        if (begin == 0) & (not skips):  # who goes first keeps the count, which no other reads
             tl.store(tl.load(row + STEP).to(tl.pointer_type(tl.int64)), step + 1)
     else:
         if waits:
@@ -402,9 +415,8 @@ def update_chunk(
         keep, correction = tl.load(common + KEEP), tl.load(common + CORRECTION)
         shift, bound = tl.load(common + SHIFT), tl.load(common + BOUND)
         gain, factor = tl.load(common + GAIN), tl.load(common + FACTOR)
-    end = tl.minimum(begin + chunk, count)
-    if has_inf:
-        end = tl.where(tl.load(common + SKIPS) != 0.0, begin, end)
+        skips = tl.load(common + SKIPS) != 0.0
+    end = tl.where(skips, begin, tl.minimum(begin + chunk, count))
     for first in range(begin, end, size):
         # Loads without a mask are wide ones.
         if first + size <= end:

@@ -1,13 +1,17 @@
 """ASGLD as a torch optimizer (Algorithm 1 of the paper); `asgld.optim.presets` has its cases.
 
-The update itself is in `asgld.optim.functional`, the noise contract in `asgld.noise`, and the
-literal statement of the algorithms, against which the tests compare, in `asgld.reference`.
+The knobs are declared in `asgld.optim.rule`, a parameter's state is kept by `asgld.optim.state`,
+the update is in `asgld.optim.functional` and, in kernels, in `asgld.optim.plan`. The noise contract
+is in `asgld.noise`, and the literal statement of the algorithms, against which the tests compare,
+in `asgld.reference`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast, overload
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -16,12 +20,19 @@ from torch.autograd import profiler
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
-from asgld import noise
-from asgld.noise import Layout
-from asgld.optim import functional, fused
-from asgld.optim.functional import Rule, Tensors, working_dtype
-from asgld.optim.fused import Plan
-from asgld.optim.knobs import check_group, warn_of_heating
+from asgld import noise as noise_contract
+from asgld.optim import _memory, functional, plan, state
+from asgld.optim.functional import Tensors, working_dtype
+from asgld.optim.plan import Plan
+from asgld.optim.rule import (
+    KNOBS,
+    Rule,
+    check,
+    describe,
+    name_of_ours,
+    rule_of,
+    warn_of_heating,
+)
 
 
 class Backend(NamedTuple):
@@ -62,39 +73,9 @@ class ASGLD(Optimizer):
     Args:
         params: tensors, parameter groups, or named parameters. Names key the noise, so that a
             parameter keeps its noise whatever is trained beside it; without names, positions do.
-        lr: float, or a one-element tensor.
-        alpha: in [0, 2]. Use 0 with full gradients or growing batches, 1 with mini-batches.
-        beta: at least 0.
-        sigma: at least 0. Total noise grows with the number of coordinates d: the theory keeps
-            ``sigma * sqrt(d)`` fixed.
-        delta: at least 0, in units of squared gradients. A tiny one (1e-8) slows convergence, since
-            near a minimum D then grows only by the noise it causes.
-        d_init: positive if alpha or beta is. ``lr * d_init ** (-alpha / 2)`` should not exceed
-            1 / (largest curvature).
-        weight_decay: decoupled, as in AdamW.
-        foreach, fused: which implementation; by default the fastest that serves. See
-            :attr:`backends`.
-        seed: key of the noise. The noise is a pure function of seed, parameter, step and element.
-        maximize: ascend.
-        capturable: keep the step count on the device, for CUDA graphs.
-        differentiable: let autograd run through the step.
-        sum_dtype: dtype of the sum of squares. By default the parameter's own, but float32 for half
-            precision, where a sum would soon stop growing.
-        stochastic_rounding: round half-precision results at random, without bias, so that updates
-            below half a unit in the last place are not lost.
-        decay: forget: D is ``delta`` plus the exponential average of past squared gradients with
-            this factor, which begins at ``d_init``; with ``d_init=0`` the first gradient fills it
-            and moves nothing. None, the default, is the paper's sum.
-        momentum: factor of an exponential average of the gradient steps, taken after D scales them.
-        clip: bound the scaled gradient by ``k ** clip`` in every coordinate; None is no bound.
-        annealing: multiply the noise by ``k ** (-annealing / 2)``. The paper's D anneals by
-            growing; one that forgets does not grow, so its noise is annealed by this.
-        opposed: from -1 to 1, the factor of momentum in a coordinate where it points against the
-            newest gradient. 1 steps along it all the same; 0 waits there, as the cautious
-            optimizers do (Liang, Chen, Liu and Liu, arXiv 2411.16085, who also scale up the other
-            coordinates); -1 steps as far the other way, as Grams does (Cao, Li and Song, arXiv
-            2412.17107). Without a gradient nothing moves if it is negative. The momentum that is
-            stored is the same with all.
+        {knobs}
+
+    Every other argument is a knob of a parameter group; `asgld.optim.rule` declares them.
 
     Example:
         >>> import torch, asgld
@@ -138,37 +119,23 @@ class ASGLD(Optimizer):
         clip: float | None = None,
         annealing: float = 0.0,
         opposed: float = 1.0,
+        noise: float | None = None,
+        noise_bound: float | None = None,
+        **others: Any,
     ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "alpha": alpha,
-            "beta": beta,
-            "sigma": sigma,
-            "delta": delta,
-            "d_init": d_init,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "seed": seed,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-            "sum_dtype": sum_dtype,
-            "stochastic_rounding": stochastic_rounding,
-            "decay": decay,
-            "momentum": momentum,
-            "clip": clip,
-            "annealing": annealing,
-            "opposed": opposed,
-        }
+        given = locals()
+        for word in others:
+            raise TypeError(f"{type(self).__name__}: {name_of_ours(word)}; {_known(KNOBS)}")
         self._plans: dict[int, Plan] = {}
-        check_group(defaults)
+        defaults = {name: given[name] for name in KNOBS}
+        check(rule_of(defaults))
         super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._plans = {}
         for group in self.param_groups:
+            group.setdefault("noise", None)  # a group saved before this knob has its sigma
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
         self._declare_scaler_support()
@@ -181,22 +148,17 @@ class ASGLD(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its knobs are checked and its state exists when this returns."""
-        known = {"params", "param_names", "initial_lr", *self.defaults}
-        if isinstance(param_group, dict) and (unknown := param_group.keys() - known):
-            raise ValueError(
-                f"unknown option {sorted(unknown)[0]!r} in a parameter group; known are "
-                f"{', '.join(sorted(self.defaults))}"
-            )
+        known = {"params", "param_names", "initial_lr", *KNOBS}
+        if isinstance(param_group, dict) and (unknown := sorted(param_group.keys() - known)):
+            raise ValueError(f"{name_of_ours(unknown[0])} in a parameter group; {_known(KNOBS)}")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            check_group(group)
-            warn_of_heating(group)
-            self._create_state(group)
-            if group["fused"] and (reason := self._why_not_fused(group)):
-                raise RuntimeError(
-                    f"fused=True cannot be served: {reason}. Use fused=None for the best that can"
-                )
+            rule = rule_of(group)
+            check(rule, {working_dtype(p) for p in group["params"]})
+            warn_of_heating(rule)
+            self._refuse_what_no_kernel_serves(group, rule)
+            self._create_state(group, rule)
         except BaseException:
             self.param_groups.pop()
             for p in group["params"]:
@@ -204,60 +166,135 @@ class ASGLD(Optimizer):
             raise
         self._declare_scaler_support()
 
-    def _create_state(self, group: dict[str, Any]) -> None:
-        """Create the state of a new group. It exists before the first gradient, as D_0 does."""
-        params = group["params"]
-        taken = [s["stream"] for s in self.state.values()]
-        if "param_names" in group:
-            streams = noise.streams_of_names(group["param_names"], taken)
-        else:
-            streams = list(range(len(taken), len(taken) + len(params)))
-        stays = self._counts_with_params(group)
-        for p, stream in zip(params, streams, strict=True):
-            real = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
-            self.state[p] = {
-                "step": torch.zeros((), dtype=torch.int64, device=p.device if stays else "cpu"),
-                "sum": torch.zeros_like(real, dtype=_sum_dtype(group, p)),
-                "stream": stream,
-            }
-            if group["momentum"] != 0.0:
-                self.state[p]["momentum"] = torch.zeros_like(real, dtype=working_dtype(p))
-        _share_version(group, [self.state[p] for p in params])
+    # ------------------------------------------------------------------------------------- state
 
-    def _why_not_fused(self, group: dict[str, Any]) -> str | None:
-        if group["differentiable"]:
+    def _create_state(self, group: dict[str, Any], rule: Rule) -> None:
+        """Create the state of parameters that have none. It exists before the first gradient, as
+        D_0 does; and again for a parameter that was put in the place of another."""
+        missing = [p for p in group["params"] if not self.state.get(p)]
+        if not missing:
+            return
+        everyone = [p for g in self.param_groups for p in g["params"]]
+        taken = {int(self.state[p]["stream"]) for p in everyone if self.state.get(p)}
+        if "param_names" in group:
+            name_of = dict(zip(group["params"], group["param_names"], strict=True))
+            streams = noise_contract.streams_of_names([name_of[p] for p in missing], taken)
+        else:
+            place_of = {p: i for i, p in enumerate(everyone)}
+            streams = []
+            for p in missing:
+                streams.append(next(i for i in itertools.count(place_of[p]) if i not in taken))
+                taken.add(streams[-1])
+        stays = self._counts_with_params(group, rule)
+        for p, stream in zip(missing, streams, strict=True):
+            self.state[p] = state.create(p, rule, stream, counts_with_param=stays)
+
+    def _counts_with_params(self, group: dict[str, Any], rule: Rule) -> bool:
+        """Whether step counts live with the parameters, since no host may, or need, read them."""
+        return bool(rule.capturable) or (
+            rule.fused is not False
+            and rule.foreach is None
+            and any(p.is_cuda for p in group["params"])
+            and self._why_not_fused(group, rule) is None
+        )
+
+    @_disable_dynamo
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state. All of it is checked before any of it is taken. Unlike torch's own, this
+        keeps the dtypes of `sum` and `step`."""
+        # torch casts every state tensor but `step` to the parameter's dtype, which would round a
+        # float32 sum to bfloat16 (pytorch#75224). A hook that runs after all of the user's
+        # sees and checks the uncast tensors; one that runs before all of the user's puts copies of
+        # them in place.
+        loaded: list[tuple[Tensor, dict[str, Any]]] = []
+        before = self.register_load_state_dict_pre_hook(
+            lambda _, saved: loaded.extend(self._checked(saved))
+        )
+        after = self.register_load_state_dict_post_hook(
+            lambda _: self.state.update(loaded), prepend=True
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _checked(self, saved: dict[str, Any]) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+        """Yield parameters and the states that a saved one has for them, or raise."""
+        if not isinstance(saved, dict) or not {"state", "param_groups"} <= saved.keys():
+            raise ValueError("a state_dict has the entries 'state' and 'param_groups'; need both")
+        groups = saved["param_groups"]
+        lengths = [len(group["params"]) for group in groups]
+        if lengths != [len(group["params"]) for group in self.param_groups]:
+            return  # torch says so
+        states = []
+        for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):
+            where = f"param_groups[{i}]"
+            state.check_group(saved_group, where)
+            merged = {**self.defaults, "noise": None, **saved_group, "params": group["params"]}
+            rule = rule_of(merged)
+            try:
+                check(rule, {working_dtype(p) for p in group["params"]})
+                self._refuse_what_no_kernel_serves(merged, rule)
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise type(error)(f"{where} of the loaded state: {error}") from None
+            if "noise" not in saved_group and self.defaults["noise"] is not None:
+                warnings.warn(
+                    f"{where} was saved before `noise` was a knob: its sigma={rule.sigma!r} goes on "
+                    "and does not follow lr. Set sigma=0 and noise in the group to change that",
+                    stacklevel=6,
+                )
+            stays = self._counts_with_params(merged, rule)
+            for j, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
+                entry, name = saved["state"].get(key), _name(merged, i, j)
+                if entry is not None:
+                    restored = state.restore(p, entry, rule, name, counts_with_param=stays)
+                elif not p.requires_grad and self.state.get(p):
+                    restored = self.state[p]  # distributed checkpoints leave out what is frozen
+                else:
+                    raise ValueError(f"state of {name} is missing")
+                states.append((p, restored))
+        state.check_streams(s for _, s in states)
+        yield from states
+
+    # -------------------------------------------------------------------------------------- step
+
+    def _why_not_fused(self, group: dict[str, Any], rule: Rule) -> str | None:
+        if rule.differentiable:
             return "autograd cannot run through a kernel"
         params = group["params"]
-        layouts = [noise.layout_of(p) for p in params]
-        return fused.unavailable_reason(params, layouts, _rule(group))
+        layouts = [noise_contract.layout_of(p) for p in params]
+        return plan.unavailable_reason(params, layouts, rule)
 
-    def _counts_with_params(self, group: dict[str, Any]) -> bool:
-        """Whether step counts live with the parameters, since no host may, or need, read them."""
-        return bool(group["capturable"]) or (
-            group["fused"] is not False
-            and group["foreach"] is None
-            and any(p.is_cuda for p in group["params"])
-            and self._why_not_fused(group) is None
-        )
+    def _refuse_what_no_kernel_serves(self, group: dict[str, Any], rule: Rule) -> None:
+        """Raise where a kernel is asked for and none serves. Parameters on the device "meta" may
+        still go to another."""
+        if not rule.fused or any(p.is_meta for p in group["params"]):
+            return
+        if reason := self._why_not_fused(group, rule):
+            raise RuntimeError(
+                f"fused=True cannot be served: {reason}. Use fused=None for the best that can"
+            )
 
     def _choose_backend(self, group: dict[str, Any]) -> Backend:
         """Reduce `foreach` and `fused` to one backend, here and nowhere else."""
-        if group["fused"]:
+        rule = rule_of(group)
+        if rule.fused:
             return Backend("fused", "fused=True was asked for")
-        if group["foreach"]:
+        if rule.foreach:
             return Backend("foreach", "foreach=True was asked for")
-        if group["foreach"] is False:
+        if rule.foreach is False:
             return Backend("loop", "foreach=False was asked for")
-        if group["differentiable"]:
+        if rule.differentiable:
             return Backend("loop", "autograd runs through the step")
         if torch.compiler.is_compiling():
             return Backend("loop", "the compiler fuses the loop")
         reason = "fused=False was asked for"
-        if group["fused"] is None:
-            reason = self._why_not_fused(group) or ""
+        if rule.fused is None:
+            reason = self._why_not_fused(group, rule) or ""
             if not reason:
                 return Backend("fused", "a kernel serves, and is the fastest")
-        if isinstance(group["lr"], Tensor) and not group["capturable"]:
+        if isinstance(rule.lr, Tensor) and not rule.capturable:
             return Backend("loop", f"{reason}; and lr is a tensor without capturable=True")
         return Backend("foreach", f"{reason}; lists are the next best")
 
@@ -265,47 +302,6 @@ class ASGLD(Optimizer):
     def backends(self) -> list[Backend]:
         """Which backend runs each parameter group, and why."""
         return [self._choose_backend(group) for group in self.param_groups]
-
-    def _init_group(
-        self,
-        group: dict[str, Any],
-        params: list[Tensor],
-        grads: list[Tensor],
-        sums: list[Tensor],
-        steps: list[Tensor],
-        streams: list[int],
-        layouts: list[Layout],
-        momenta: list[Tensor | None],
-    ) -> str:
-        """Collect what has a gradient and return the backend. Everything is checked here, before
-        any group is updated; torch.compile runs this method as plain Python."""
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            if p.grad.is_sparse:
-                raise RuntimeError(
-                    "ASGLD does not support sparse gradients: delta and the noise reach every "
-                    "coordinate at every step; pass p.grad.to_dense()"
-                )
-            state = self.state[p]
-            params.append(_local(p))
-            grads.append(_local(_placed(p.grad, p)))
-            sums.append(_local(state["sum"]))
-            steps.append(state["step"])
-            streams.append(state["stream"])
-            layouts.append(noise.layout_of(p))
-            momenta.append(_local(state["momentum"]) if group["momentum"] != 0.0 else None)
-        return self._choose_backend(group).name
-
-    def _plan(self, number: int, group: dict[str, Any], tensors: Tensors) -> list[int] | None:
-        """Plan a group's steps in a kernel. Return the addresses of its gradients, or None where a
-        kernel cannot work on the tensors' own memory, as the plan would."""
-        owners = [p for p in group["params"] if p.grad is not None]
-        if not owners or any(p.is_complex() for p in owners) or not Plan.serves(tensors):
-            return None
-        plan = Plan(group, owners, self.state, tensors)
-        self._plans[number] = plan
-        return plan.gradients(group, list(self.state.values()))
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -336,130 +332,143 @@ class ASGLD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-
-        # Every group is checked before any is updated. A group whose step a kernel has taken before
-        # has a plan, which finds the addresses of its gradients.
-        found: list[list[int] | None] = [None] * len(self.param_groups)
-        if not torch.compiler.is_compiling():
-            states = list(self.state.values())
-            for number, plan in self._plans.items():
-                found[number] = plan.gradients(self.param_groups[number], states)
-        known = [addresses for addresses in found if addresses is not None]
-        if len(known) < len(found):
-            self._step_anew(found)
+        if torch.compiler.is_compiling():
+            self._step_traced()
             return loss
-        scaling = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        for number, addresses in enumerate(known):
-            self._plans[number].step(addresses, _rule(self.param_groups[number]), *scaling)
+        # Every group is checked before any is updated: a plan checks what may have changed since it
+        # was made, and a group without one that fits is collected anew.
+        plans = [self._plan_of(group) for group in self.param_groups]
+        if None in plans:
+            self._step_anew(plans)
+            return loss
+        for group_plan in plans:
+            group_plan.step(*self._scaling())  # type: ignore[union-attr]
         return loss
 
     _step_in_sight = Optimizer.profile_hook_step(_step)
 
+    def _scaling(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return what a gradient scaler leaves here: `grad_scale` and `found_inf`."""
+        return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+
+    def _plan_of(self, group: dict[str, Any]) -> Plan | None:
+        """Return the plan of a group, if it has one that fits."""
+        found = self._plans.get(id(group))
+        if found is None or found.group is not group or not found.fits(self.state):
+            return None
+        return found
+
     @_use_grad_for_differentiable
-    def _step_anew(self, found: list[list[int] | None]) -> None:
-        """Take one step in which some groups have to be collected: those without addresses."""
+    def _step_anew(self, plans: list[Plan | None]) -> None:
+        """Take one step in which some groups have to be collected: those without a plan."""
         _check_graph_capture(self)
-        is_compiling = torch.compiler.is_compiling()
-        work: list[tuple[dict[str, Any], str, Tensors, list[int] | None]] = []
-        for number, (group, addresses) in enumerate(zip(self.param_groups, found, strict=True)):
-            tensors, backend = Tensors([], [], [], [], [], [], []), "fused"
-            if addresses is None:
-                backend = self._init_group(group, *tensors)
-                # A plan knows the step counts; what steps without it leaves it behind.
-                self._plans.pop(number, None)
-                if backend == "fused" and not is_compiling:
-                    addresses = self._plan(number, group, tensors)
-            work.append((group, backend, tensors, addresses))
-        grad_scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        for number, (group, backend, tensors, addresses) in enumerate(work):
-            rule = _rule(group)
-            if addresses is not None:
-                self._plans[number].step(addresses, rule, grad_scale, found_inf)
+        rules = [
+            None if ready else self._check_group(i, group)
+            for i, (group, ready) in enumerate(zip(self.param_groups, plans, strict=True))
+        ]
+        work: list[Any] = []
+        self._plans = {id(ready.group): ready for ready in plans if ready is not None}
+        for group, rule, ready in zip(self.param_groups, rules, plans, strict=True):
+            work.append(ready if rule is None else self._collect(group, rule))
+        for group_work in work:
+            group_work.step(*self._scaling())
+
+    def _check_group(self, number: int, group: dict[str, Any]) -> Rule:
+        """Return a group's knobs. Raise if it cannot take a step, before anything has changed."""
+        rule = rule_of(group)
+        check(rule, {working_dtype(p) for p in group["params"]})
+        for j, p in enumerate(group["params"]):
+            if p.grad is None:
                 continue
-            functional.asgld(
-                *tensors,
-                backend=backend,
-                capturable=group["capturable"],
-                rule=rule,
-                grad_scale=grad_scale,
-                found_inf=found_inf,
-            )
-
-    @_disable_dynamo
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state. Unlike torch's own, this keeps the dtypes of `sum` and `step`."""
-        # torch casts every state tensor but `step` to the parameter's dtype, which would round a
-        # float32 sum to bfloat16 (pytorch#75224). A hook that runs after all of the user's
-        # sees the uncast tensors; one that runs before all of the user's puts them back.
-        loaded: dict[str, Any] = {}
-        before = self.register_load_state_dict_pre_hook(lambda _, state: loaded.update(state))
-        after = self.register_load_state_dict_post_hook(
-            lambda _: self._restore_state(loaded), prepend=True
-        )
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            before.remove()
-            after.remove()
-
-    def _restore_state(self, loaded: dict[str, Any]) -> None:
-        self._plans.clear()
-        for group, saved_group in zip(self.param_groups, loaded["param_groups"], strict=True):
-            stays = self._counts_with_params(group)
-            for p, identifier in zip(group["params"], saved_group["params"], strict=True):
-                saved = loaded["state"].get(identifier)
-                if saved is None:
-                    continue
-                state = self.state[p]
-                state["stream"] = int(saved["stream"])
-                state["sum"] = saved["sum"].to(p.device, _sum_dtype(group, p), copy=True)
-                state["step"] = torch.as_tensor(saved["step"]).to(
-                    p.device if stays else "cpu", torch.int64, copy=True
+            where = _name(group, number, j)
+            if p.is_meta:
+                what = "`fused=True`" if rule.fused else "A step"
+                raise RuntimeError(
+                    f"{what} requires all the params to be floating point Tensors of supported "
+                    f"devices: {where} is on the device 'meta'; materialize it first"
                 )
-                if group["momentum"] != 0.0:
-                    state["momentum"] = saved["momentum"].to(p.device, working_dtype(p), copy=True)
-            _share_version(group, [self.state[p] for p in group["params"]])
+            state.check_parameter(p, where)
+            if found := self.state.get(p):
+                state.check_state(p, found, rule, where)
+                state.check_count(found, where)
+        self._refuse_what_no_kernel_serves(group, rule)
+        return rule
+
+    def _collect(self, group: dict[str, Any], rule: Rule) -> Plan | _Operations:
+        """Return what takes a step of a group whose check has passed."""
+        tensors = Tensors([], [], [], [], [], [], [])
+        self._collect_tensors(group, rule, tensors)
+        backend = self._choose_backend(group).name
+        if backend != "fused" or not tensors.params:
+            return _Operations(functional.resolved(tensors), rule, backend == "foreach")
+        self._plans[id(group)] = Plan(group, rule, self.state, tensors)
+        return self._plans[id(group)]
+
+    def _collect_tensors(self, group: dict[str, Any], rule: Rule, into: Tensors) -> None:
+        self._create_state(group, rule)
+        for p in group["params"]:
+            if p.grad is not None:
+                state.settle(p, self.state[p], rule)
+                state.collect(p, self.state[p], rule, into)
+
+    # ---------------------------------------------------------------------------- torch.compile
+
+    def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> str:
+        """Collect what has a gradient and return the backend. torch.compile runs this method as
+        plain Python, when it traces a step."""
+        rule = self._check_group(0, group)
+        self._collect_tensors(group, rule, Tensors(*columns))
+        return self._choose_backend(group).name
+
+    @_use_grad_for_differentiable
+    def _step_traced(self) -> None:
+        """Take one step as torch.compile sees it. lr is a tensor there, so that a schedule does not
+        compile it anew at every step."""
+        for group in self.param_groups:
+            params: list[Any] = []
+            grads: list[Any] = []
+            sums: list[Any] = []
+            steps: list[Any] = []
+            streams: list[Any] = []
+            layouts: list[Any] = []
+            momenta: list[Any] = []
+            backend = self._init_group(
+                group, params, grads, sums, steps, streams, layouts, momenta
+            )
+            if not params:
+                continue
+            rule = rule_of(group)
+            if not isinstance(rule.lr, Tensor):
+                rule = rule._replace(lr=torch.tensor(rule.lr, dtype=torch.float64))
+            grads = [_memory.real(g.resolve_conj()) for g in grads]
+            tensors = Tensors(params, grads, sums, steps, streams, layouts, momenta)
+            if backend == "fused":
+                plan.step_as_operator(tensors, rule, *self._scaling())
+            else:
+                functional.asgld(tensors, rule, as_lists=backend == "foreach")
 
 
-# ----------------------------------------------------------------------------------------------
-# Small decisions
-# ----------------------------------------------------------------------------------------------
+class _Operations(NamedTuple):
+    """One step of a group in torch's own operations."""
+
+    tensors: Tensors
+    rule: Rule
+    as_lists: bool
+
+    def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        """A gradient scaler unscales and skips by itself before it calls for such a step."""
+        if self.tensors.params:
+            functional.asgld(self.tensors, self.rule, as_lists=self.as_lists)
 
 
-def _rule(group: dict[str, Any]) -> Rule:
-    return Rule._make(map(group.__getitem__, Rule._fields))
+def _known(knobs: Iterable[str]) -> str:
+    return f"known are {', '.join(sorted(knobs))}"
 
 
-def _sum_dtype(group: dict[str, Any], param: Tensor) -> torch.dtype:
-    if group["sum_dtype"] is not None:
-        return cast(torch.dtype, group["sum_dtype"])
-    return working_dtype(param)
-
-
-def _share_version(group: dict[str, Any], states: list[dict[str, Any]]) -> None:
-    """Let step counts share one version, though not their memory: a plan then sees with one look
-    whether any of them was written to."""
-    if group["differentiable"]:
-        return  # autograd would take the count of one parameter for that of another
-    first: dict[torch.device, Tensor] = {}
-    for state in states:
-        count = first.setdefault(state["step"].device, state["step"]).detach()
-        count.data = state["step"]
-        state["step"] = count
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return the part of a DTensor that this process holds, sharing its memory."""
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else cast(Tensor, to_local())
-
-
-def _placed(grad: Tensor, param: Tensor) -> Tensor:
-    """Return a gradient placed as its parameter is: one under sequence parallelism is not."""
-    placements = getattr(param, "placements", None)
-    if placements is None or grad.placements == placements:  # type: ignore[attr-defined]
-        return grad
-    return cast(Tensor, grad.redistribute(placements=placements))  # type: ignore[attr-defined]
+def _name(group: dict[str, Any], number: int, place: int) -> str:
+    """Name a parameter for a message."""
+    names = group.get("param_names")
+    return repr(names[place]) if names else f"parameter {place} of group {number}"
 
 
 def _check_graph_capture(optimizer: Optimizer) -> None:
@@ -468,3 +477,6 @@ def _check_graph_capture(optimizer: Optimizer) -> None:
         if hasattr(optimizer, name):
             getattr(optimizer, name)()
             return
+
+
+ASGLD.__doc__ = str(ASGLD.__doc__).replace("{knobs}", describe(" " * 8).lstrip())

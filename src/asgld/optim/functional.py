@@ -1,7 +1,7 @@
-"""The update on lists of tensors: one functional form, three ways to run it.
+"""The update on lists of tensors, in torch's own operations: one by one, or as lists.
 
 `_single_tensor_asgld` reads like the equation and is the truth in torch; `_multi_tensor_asgld` does
-the same operations in the same order on lists; `asgld.optim.fused` makes one pass in a kernel. All
+the same operations in the same order on lists. `asgld.optim.plan` makes one pass in a kernel. All
 three take their noise from the contract in `asgld.noise`. `asgld.reference` has the same rule in
 NumPy.
 """
@@ -9,42 +9,16 @@ NumPy.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asgld import noise
 from asgld.noise import Draw, Layout, Purpose
-
-
-class Rule(NamedTuple):
-    """The knobs of one parameter group."""
-
-    lr: float | Tensor
-    alpha: float
-    beta: float
-    sigma: float
-    delta: float
-    d_init: float
-    weight_decay: float
-    seed: int
-    maximize: bool
-    stochastic_rounding: bool
-    decay: float | None = None
-    momentum: float = 0.0
-    clip: float | None = None
-    annealing: float = 0.0
-    opposed: float = 1.0
-
-    @property
-    def has_noise(self) -> bool:
-        return self.sigma != 0.0 and not math.isinf(self.beta)
-
-    @property
-    def fills(self) -> bool:
-        """Whether the first gradient only fills the average, since there is no d_init before it."""
-        return self.decay is not None and self.d_init == 0.0
+from asgld.optim import _memory
+from asgld.optim.rule import Rule
 
 
 class Tensors(NamedTuple):
@@ -58,58 +32,43 @@ class Tensors(NamedTuple):
     layouts: list[Layout]
     momenta: list[Tensor | None]
 
+    def written(self) -> list[Tensor]:
+        """Return what a step writes to."""
+        momenta = [m for m in self.momenta if m is not None]
+        return [*self.params, *self.sums, *momenta, *self.steps]
+
     def select(self, members: list[int]) -> Tensors:
         """Return the entries with these positions."""
         picked: Any = ([entries[i] for i in members] for entries in self)
         return Tensors(*picked)
 
 
-def asgld(
-    params: list[Tensor],
-    grads: list[Tensor],
-    sums: list[Tensor],
-    steps: list[Tensor],
-    streams: list[int],
-    layouts: list[Layout],
-    momenta: list[Tensor | None] | None = None,
-    *,
-    backend: str,
-    capturable: bool = False,
-    rule: Rule,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    """Take one step of the rule on lists of tensors, in place. See :class:`asgld.ASGLD`.
+def resolved(tensors: Tensors) -> Tensors:
+    """Return tensors whose gradients are plain: no bits that negate or conjugate, real and
+    imaginary parts apart, and no memory that a step writes to."""
+    written = _memory.Spans(tensors.written())
+    grads = [_memory.real(g.resolve_conj()).resolve_neg() for g in tensors.grads]
+    sizes = np.array([_memory.extent(g) for g in grads], np.uint64)
+    for i in np.flatnonzero(written.meet([g.data_ptr() for g in grads], sizes)):
+        grads[i] = grads[i].clone()
+    return tensors._replace(grads=grads)
+
+
+def asgld(tensors: Tensors, rule: Rule, *, as_lists: bool = False) -> None:
+    """Take one step of the rule in place, in torch's own operations.
 
     Args:
-        params, grads: what is updated, and its gradients.
-        sums: S, the sums (with `decay`: averages) of squared gradients, shaped like
-            `torch.view_as_real` of complex params.
-        steps: k, 0-dim int64 tensors.
-        streams, layouts: which noise each parameter gets; see `asgld.noise`.
-        momenta: averages of normalized gradients, shaped like `sums`; needed with momentum alone.
-        backend: "loop", "foreach" or "fused".
-        capturable: keep the step count on the device; the host never reads it.
+        tensors: real tensors and their step counts; see `asgld.optim.state.collect`.
         rule: the knobs.
-        grad_scale, found_inf: from a gradient scaler, for the fused backend alone.
+        as_lists: work on lists of tensors, with fewer calls.
     """
-    if not params:
-        return
     lr = rule.lr
     if isinstance(lr, Tensor):
         rule = rule._replace(lr=lr.squeeze() if lr.dim() else lr)
-    # A complex number is two real coordinates, each with its own noise and its own D.
-    params = [torch.view_as_real(p) if p.is_complex() else p for p in params]
-    grads = [torch.view_as_real(g) if g.is_complex() else g for g in grads]
-    tensors = Tensors(params, grads, sums, steps, streams, layouts, momenta or [None] * len(params))
-    if backend == "fused":
-        from asgld.optim import fused
-
-        fused.step(tensors, rule, grad_scale, found_inf)
-    elif backend == "foreach":
-        _multi_tensor_asgld(tensors, rule, capturable)
+    if as_lists:
+        _multi_tensor_asgld(tensors, rule)
     else:
-        _single_tensor_asgld(tensors, rule, capturable)
+        _single_tensor_asgld(tensors, rule)
 
 
 class Coefficients(NamedTuple):
@@ -125,17 +84,16 @@ class Coefficients(NamedTuple):
     gain: float | Tensor  # weight of the newest in the momentum
 
 
-def coefficients(
-    rule: Rule, k: int | Tensor, noise_scale: float | Tensor, dtype: torch.dtype
-) -> Coefficients:
+def coefficients(rule: Rule, k: int | Tensor, dtype: torch.dtype) -> Coefficients:
     """Return the coefficients of step k. This is the one place that knows how they change."""
     lr = rule.lr
     gain: float | Tensor = 1.0 - rule.momentum
     at: Any = k.double() if isinstance(k, Tensor) else k
     later = at.clamp(min=1.0) if isinstance(k, Tensor) else max(k, 1)
+    scale = _noise_scale(rule)
     if rule.annealing != 0.0:
-        noise_scale = noise_scale * _narrow(later ** (-rule.annealing / 2), dtype)
-    bound = math.inf if rule.clip is None else later**rule.clip
+        scale = scale * _narrow(later ** (-rule.annealing / 2), dtype)
+    bound = math.inf if rule.clip is None else _power(later, rule.clip)
     correction: Any = 1.0
     if rule.decay is None:
         shift = rule.d_init + rule.delta * at
@@ -143,39 +101,86 @@ def coefficients(
         shift = rule.delta + rule.decay**at * rule.d_init
     else:
         shift = rule.delta
-        correction = 1.0 / (1.0 - rule.decay**later)
+    if rule.noise_bound is not None and rule.has_noise:
+        shift = shift + _floor(rule, scale, later)
+    if rule.fills:
+        correction = 1.0 / (1.0 - rule.decay**later)  # type: ignore[operator]
         # The first gradient has no D to be scaled by: it only enters the average.
         is_first = at == 0
         if isinstance(is_first, Tensor):
             moves = (~is_first).to(dtype)
-            lr, noise_scale, gain = lr * moves, noise_scale * moves, gain * moves
+            lr, scale, gain = lr * moves, scale * moves, gain * moves
             shift = torch.where(is_first, 1.0, shift + 0.0 * at)  # in double, as `at` is
             correction = torch.where(is_first, 0.0, correction)
         elif is_first:
             return Coefficients(0.0, 0.0, 1.0, 0.0, 1.0, bound, 0.0)
     keep = 1.0 - lr * rule.weight_decay
     return Coefficients(
-        lr, noise_scale, keep, _narrow(correction, dtype), _narrow(shift, dtype),
+        lr, scale, keep, _narrow(correction, dtype), _narrow(shift, dtype),
         _narrow(bound, dtype), gain,
     )  # fmt: skip
 
 
+class _Guard:
+    """Undoes a step whose count or lr, seen by the device alone, has no meaning."""
+
+    def __init__(self, lr: float | Tensor, k: int | Tensor, written: list[Tensor]) -> None:
+        self._is_legal: Tensor | None = None
+        if _is_unseen(k):
+            self._is_legal = (k >= 0) & (k <= noise.MAX_STEP)
+        if _is_unseen(lr):
+            is_legal = (lr >= 0) & (lr < math.inf)
+            self._is_legal = is_legal if self._is_legal is None else self._is_legal & is_legal
+        self._written = [] if self._is_legal is None else [(t, t.clone()) for t in written]
+
+    def finish(self, step: Tensor) -> None:
+        if self._is_legal is None:
+            step.add_(1)
+            return
+        for tensor, before in self._written:
+            tensor.copy_(torch.where(self._is_legal.to(tensor.device), tensor, before))
+        step.add_(self._is_legal.to(step.device, step.dtype))
+
+
+def _is_unseen(value: Any) -> TypeGuard[Tensor]:
+    """Whether the host has not read a value, since that would wait for a device."""
+    return isinstance(value, Tensor) and (not value.is_cpu or torch.compiler.is_compiling())
+
+
 def _noise_scale(rule: Rule) -> float | Tensor:
+    if rule.noise is not None:
+        return rule.lr * rule.noise
     if isinstance(rule.lr, Tensor):
         return torch.sqrt(2.0 * rule.lr) * rule.sigma
     return math.sqrt(2.0 * rule.lr) * rule.sigma
+
+
+def _floor(rule: Rule, scale: float | Tensor, later: Any) -> Any:
+    """Return the least D at which the noise step is within its bound."""
+    assert rule.noise_bound is not None
+    bound = rule.noise_bound * rule.lr * later**0.5
+    if isinstance(bound, Tensor):
+        return torch.where(bound > 0.0, (scale / bound) ** (2.0 / rule.beta), 0.0).double()
+    return _power(scale / bound, 2.0 / rule.beta) if bound > 0.0 else 0.0
+
+
+def _power(base: Any, exponent: float) -> Any:
+    try:
+        return base**exponent
+    except OverflowError:  # of floats; tensors and C have an infinity there
+        return math.inf
 
 
 def _narrow(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) else value
 
 
-def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None:
-    scale = _noise_scale(rule)
+def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
     for param, grad, total, step, stream, layout, momentum in zip(*tensors, strict=True):
-        k = _read(step, capturable)
+        k = _read(step, rule)
         dtype = working_dtype(param)
-        c = coefficients(rule, k, scale, dtype)
+        c = coefficients(rule, k, dtype)
+        guard = _Guard(rule.lr, k, [t for t in (param, total, momentum) if t is not None])
         x = param.to(dtype)  # the parameter itself where no conversion is needed
         g = -grad.to(dtype) if rule.maximize else grad.to(dtype)
 
@@ -187,7 +192,8 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None
         drift = g if rule.alpha == 0.0 else g * _inverse_power(metric, rule.alpha)
         if rule.clip is not None:
             drift = drift.clamp(-c.bound, c.bound)
-        if momentum is not None:
+        if rule.momentum != 0.0:
+            assert momentum is not None
             _add_scaled(momentum.mul_(rule.momentum), drift, c.gain)
             # What autograd may hold on to must not change at the next step.
             average = momentum.clone() if torch.is_grad_enabled() else momentum
@@ -200,33 +206,39 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None
                 z.mul_(_inverse_power(metric, rule.beta))
             _add_scaled(x, z, c.noise)
 
-        keep, weight = (1.0, 1.0) if rule.decay is None else (rule.decay, 1.0 - rule.decay)
-        squared = total if total.dtype == dtype else total.to(dtype)
-        if keep != 1.0:
-            squared.mul_(keep)
-        squared.addcmul_(g, g, value=weight)
+        squared = total.to(dtype)
+        if rule.decay is None:
+            squared.addcmul_(g, g)
+        else:
+            squared.mul_(rule.decay).addcmul_(g, g, value=1.0 - rule.decay)
         if squared is not total:
             _store(total, squared, Draw(stream, k, layout), rule, shift=16)
         if x is not param:
             _store(param, x, Draw(stream, k, layout), rule)
-        step.add_(1)
+        guard.finish(step)
 
 
-def _multi_tensor_asgld(tensors: Tensors, rule: Rule, capturable: bool) -> None:
+def _multi_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
+    if _memory.overlap(tensors.written()):  # what shares memory is updated one after the other
+        _single_tensor_asgld(tensors, rule)
+        return
     groups: dict[tuple[torch.device, torch.dtype, torch.dtype], list[int]] = {}
     for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
         groups.setdefault((param.device, param.dtype, total.dtype), []).append(i)
     for members in groups.values():
-        _multi_tensor_group(tensors.select(members), rule, capturable)
+        _multi_tensor_group(tensors.select(members), rule)
 
 
-def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
+def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
     params, grads, sums, steps, streams, layouts, momenta = tensors
-    ks = [_read(step, capturable) for step in steps]
+    ks = [_read(step, rule) for step in steps]
     dtype = working_dtype(params[0])
     device = params[0].device
-    scale = _noise_scale(rule)
-    each = [coefficients(rule, k, scale, dtype) for k in ks]
+    each = [coefficients(rule, k, dtype) for k in ks]
+    guards = [
+        _Guard(rule.lr, k, [t for t in written if t is not None])
+        for k, *written in zip(ks, params, sums, momenta, strict=True)
+    ]
     xs = [param.to(dtype) for param in params]
     gs = [grad.to(dtype) for grad in grads]
     if rule.maximize:
@@ -260,17 +272,19 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule, capturable: bool) -> None:
             torch._foreach_mul_(zs, inverse)
         _foreach_add_scaled(xs, zs, [c.noise for c in each])
 
-    keep, weight = (1.0, 1.0) if rule.decay is None else (rule.decay, 1.0 - rule.decay)
-    if keep != 1.0:
-        torch._foreach_mul_(working_sums, keep)
-    torch._foreach_addcmul_(working_sums, gs, gs, value=weight)
+    if rule.decay is None:
+        torch._foreach_addcmul_(working_sums, gs, gs)
+    else:
+        torch._foreach_mul_(working_sums, rule.decay)
+        torch._foreach_addcmul_(working_sums, gs, gs, value=1.0 - rule.decay)
     for total, squared, draw in zip(sums, working_sums, draws, strict=True):
         if squared is not total:
             _store(total, squared, draw, rule, shift=16)
     for param, x, draw in zip(params, xs, draws, strict=True):
         if x is not param:
             _store(param, x, draw, rule)
-    torch._foreach_add_(steps, 1)
+    for step, guard in zip(steps, guards, strict=True):
+        guard.finish(step)
 
 
 def working_dtype(param: Tensor) -> torch.dtype:
@@ -278,19 +292,11 @@ def working_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
 
 
-def _read(step: Tensor, capturable: bool) -> int | Tensor:
+def _read(step: Tensor, rule: Rule) -> int | Tensor:
     """Return k as a number, or as the tensor itself where the host must not wait for it."""
-    if capturable or torch.compiler.is_compiling():
+    if rule.capturable or torch.compiler.is_compiling():
         return step.clone()  # the noise needs its value after the counter has moved on
-    return checked(int(step))
-
-
-def checked(k: int) -> int:
-    if k > noise.MAX_STEP:
-        raise RuntimeError(
-            f"step {k} is past the noise counter's 32 bits; start a new optimizer with another seed"
-        )
-    return k
+    return int(step)
 
 
 def _add_scaled(into: Tensor, value: Tensor, scale: float | Tensor) -> None:

@@ -90,6 +90,12 @@ class PSGLD(ASGLD):
     unlike in the paper below no gradient scales itself. The term for the derivative of D is left
     out, as there.
 
+    Where all gradients so far were zero, at a saddle or in a layer behind one of zeros, D alone
+    would make the noise huge. ``noise_bound=1.0`` bounds the noise step by lr sqrt(k): in k steps
+    the noise carries no further than gradient steps do. The bound is a shrinking addition to D, so
+    the temperature stays, and it lapses after about 2 s / lr steps, s being the spread of what is
+    sampled, which takes s / lr steps to cross.
+
     Example:
         >>> import torch, asgld
         >>> x = torch.ones(3, requires_grad=True)
@@ -111,7 +117,7 @@ class PSGLD(ASGLD):
         **options: Any,
     ) -> None:
         _refuse(("alpha", "beta"), options, self, "alpha is 1 and beta 1/2")
-        options = {"delta": 1e-10, "d_init": 0.0, **options}
+        options = {"delta": 1e-10, "d_init": 0.0, "noise_bound": 1.0, **options}
         super().__init__(params, lr, 1.0, 0.5, sigma, decay=decay, **options)
 
 
@@ -131,7 +137,7 @@ class NetworkASGLD(ASGLD):
     Args:
         params: as for :class:`ASGLD`.
         lr: float, or a one-element tensor.
-        noise: nu; 0 for none. It sets sigma = noise sqrt(lr / 2), once, from the lr given here.
+        noise: nu; 0 for none. The noise follows the lr of its group, through every schedule.
         decay: of the average of squares.
         momentum: mu.
         options: any other option of :class:`ASGLD`.
@@ -161,20 +167,12 @@ class NetworkASGLD(ASGLD):
         momentum: float = 0.9,
         **options: Any,
     ) -> None:
-        if not 0.0 <= noise < math.inf:
-            raise ValueError(
-                f"Invalid noise value: {noise}: need 0 <= noise < infinity, in gradient steps"
-            )
-        _refuse(
-            ("alpha", "beta", "sigma"),
-            options,
-            self,
-            "it sets alpha = 1, beta = 0 and, from noise, sigma",
-        )
-        sigma = noise * math.sqrt(float(lr) / 2.0)
+        fixed = "it sets alpha = 1 and beta = 0, and noise is the size of its noise"
+        _refuse(("alpha", "beta", "sigma"), options, self, fixed)
         defaults = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0}
         options = {**defaults, "opposed": 0.0 if momentum != 0.0 else 1.0, **options}
-        super().__init__(params, lr, 1.0, 0.0, sigma, decay=decay, momentum=momentum, **options)
+        options |= {"noise": noise, "decay": decay, "momentum": momentum}
+        super().__init__(params, lr, 1.0, 0.0, 0.0, **options)
 
 
 def _refuse(names: tuple[str, ...], options: dict[str, Any], preset: ASGLD, reason: str) -> None:

@@ -1,0 +1,424 @@
+"""One pass in a kernel: which kernel serves, and what it needs of a list of tensors.
+
+Kernels work on addresses, which Python collects more slowly than a GPU takes for the whole step. So
+a `Plan` holds them from step to step. It proves at each that it still fits: the same groups,
+parameters and states, and tensors that lie where they lay and are read as they were. Whatever does
+not match is collected anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asgld.noise import Layout
+from asgld.optim import _memory
+from asgld.optim.functional import Tensors, working_dtype
+from asgld.optim.rule import FLAGS, NUMBERS, Rule, check, check_lr, rule_of
+from asgld.optim.state import sum_dtype
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+class Table(Protocol):
+    """Tensors of one device as its kernel sees them."""
+
+    def step(
+        self,
+        grads: Sequence[int],
+        rule: Rule,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """Take one step, in place; every step count grows by one, unless `found_inf` is not 0.
+
+        Args:
+            grads: addresses of contiguous gradients.
+            rule: the knobs.
+            grad_scale: what the gradients were multiplied by.
+            found_inf: if not zero, the gradients overflowed, and nothing changes.
+        """
+
+
+def unavailable_reason(
+    params: Sequence[Tensor], layouts: Sequence[Layout], rule: Rule | None = None
+) -> str | None:
+    """Return why no kernel can serve these parameters, or None where one can."""
+    for device in {param.device.type for param in params}:
+        if device == "cpu":
+            from asgld.optim import _native
+
+            reason = _native.unavailable_reason()
+        elif device == "cuda":
+            reason = _triton_reason()
+        else:
+            reason = f"there is no kernel for device {device!r}, only for 'cpu' and 'cuda'"
+        if reason is not None:
+            return reason
+    for param in params:
+        dtype = _REAL.get(param.dtype, param.dtype)
+        total = dtype if rule is None else sum_dtype(rule, param)
+        if dtype not in _DTYPES or (dtype == torch.float64 and total != torch.float64):
+            return f"no kernel serves a parameter of {param.dtype} with a sum of {total}"
+        if not _memory.is_plain(getattr(param, "_local_tensor", param)):
+            return f"a parameter is a {type(param).__name__}, which no kernel addresses"
+    if any(layout.rows is None for layout in layouts):
+        return "a parameter is sharded along two inner dimensions, which no kernel addresses"
+    return None
+
+
+def _triton_reason() -> str | None:
+    try:
+        from asgld.optim import _triton
+    except ImportError as error:
+        return f"Triton does not import: {error}"
+    return _triton.unavailable_reason()
+
+
+class Kernels:
+    """One step in kernels on lists of tensors of any strides.
+
+    A kernel wants memory in row-major order that nothing else in the step writes to. What is
+    otherwise gets a copy for the length of a step. Gradients are as they came: complex, strided, or
+    with the bits that negate and conjugate.
+    """
+
+    def __init__(self, tensors: Tensors, *, host_counts: bool = False) -> None:
+        params, grads = tensors.params, tensors.grads
+        self._written = _memory.Spans(tensors.written())
+        self._sizes = np.array([_memory.extent(g) for g in grads], np.uint64)
+        self._types = [_grad_dtype(g, p) for g, p in zip(grads, params, strict=True)]
+        self._copied = {i for i, g in enumerate(grads) if not _is_dense(g, self._types[i])}
+        self._copied |= self._shared(list(map(Tensor.data_ptr, grads)))
+        in_turn = self._written.overlap()
+        self._parts = _parts(tensors, self._types, host_counts=host_counts, in_turn=in_turn)
+
+    def _shared(self, addresses: list[int]) -> set[int]:
+        """Return which gradients share memory with what the step writes."""
+        return set(np.flatnonzero(self._written.meet(addresses, self._sizes)).tolist())
+
+    def take(self, addresses: list[int]) -> bool:
+        """Whether gradients that moved need no other copies than those before them."""
+        return self._shared(addresses) <= self._copied
+
+    def step(
+        self,
+        grads: Sequence[Tensor],
+        addresses: list[int],
+        rule: Rule,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        """Take one step. `addresses` are those of the gradients."""
+        copies = {i: _dense_copy(grads[i], self._types[i]) for i in self._copied}
+        if copies:
+            addresses = list(addresses)
+            for i, copy in copies.items():
+                addresses[i] = copy.data_ptr()
+        for part in self._parts:
+            part.step(addresses, rule, grad_scale, found_inf)
+
+
+class _Part(NamedTuple):
+    """What one table serves: entries of the lists, and copies of those it cannot work on."""
+
+    members: list[int] | None  # None for all, in order
+    copies: list[tuple[Tensor, Tensor]]
+    table: Table
+
+    def step(
+        self,
+        addresses: list[int],
+        rule: Rule,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        chosen = addresses if self.members is None else [addresses[i] for i in self.members]
+        if not self.copies:
+            self.table.step(chosen, rule, grad_scale, found_inf)
+            return
+        with torch.no_grad():
+            for kept, copy in self.copies:
+                copy.copy_(kept)
+            self.table.step(chosen, rule, grad_scale, found_inf)
+            for kept, copy in self.copies:
+                kept.copy_(copy)
+
+
+def _parts(
+    tensors: Tensors, grad_dtypes: Sequence[torch.dtype], *, host_counts: bool, in_turn: bool
+) -> list[_Part]:
+    """Return a part per device and, on a GPU, per kind of tensor. Tensors that share memory are
+    updated in turn: each is a part."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
+        in_fours = tensors.layouts[i].is_in_fours
+        kinds = () if param.is_cpu else (param.dtype, total.dtype, grad_dtypes[i], in_fours)
+        groups.setdefault((param.device, *kinds, i if in_turn else None), []).append(i)
+    parts = []
+    for (device, *_), members in groups.items():
+        part = tensors.select(members)
+        if in_turn and _memory.overlap(part.written()):
+            raise RuntimeError("a parameter and its state share memory; clone() one of them")
+        copies = {id(t): (t, _empty(t)) for t in part.written() if not _is_dense(t, t.dtype)}
+
+        def dense(column: Sequence[Any], copies: dict[int, Any] = copies) -> list[Any]:
+            return [copies[id(t)][1] if id(t) in copies else t for t in column]
+
+        columns = (
+            dense(part.params), dense(part.sums), dense(part.steps), part.streams,
+            [layout.rows for layout in part.layouts], dense(part.momenta),
+            [grad_dtypes[i] for i in members],
+        )  # fmt: skip
+        table: Table
+        if device.type == "cpu":
+            from asgld.optim import _native
+
+            table = _native.Table(*columns)
+        else:
+            from asgld.optim import _triton
+
+            table = _triton.Table(*columns, host_counts=host_counts)
+        is_all = len(members) == len(tensors.params)
+        parts.append(_Part(None if is_all else members, list(copies.values()), table))
+    return parts
+
+
+def _grad_dtype(grad: Tensor, param: Tensor) -> torch.dtype:
+    """Return the dtype in which a kernel takes a gradient: its own, or the working one where that
+    is wider or the only one. `p.grad_dtype` lets it differ from the parameter's."""
+    dtype, working = _REAL.get(grad.dtype, grad.dtype), working_dtype(param)
+    is_taken = working == torch.float32 and dtype in _DTYPES and dtype != torch.float64
+    return dtype if is_taken else working
+
+
+def _is_dense(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a kernel can read a tensor's memory as it is."""
+    is_right = _REAL.get(tensor.dtype, tensor.dtype) == _REAL.get(dtype, dtype)
+    return is_right and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _empty(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device)
+
+
+def _dense_copy(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    resolved = _memory.real(grad.detach().resolve_conj())
+    return _empty(resolved, dtype).copy_(resolved)
+
+
+# ----------------------------------------------------------------------------------------------
+# Under a compiler: one opaque operator, which is what it can place
+# ----------------------------------------------------------------------------------------------
+
+
+def step_as_operator(
+    tensors: Tensors, rule: Rule, grad_scale: Tensor | None, found_inf: Tensor | None
+) -> None:
+    """Take one step as one operator of torch. `rule.lr` is a tensor."""
+    assert isinstance(rule.lr, Tensor)
+    rows = [layout.rows or (0, 0, 0) for layout in tensors.layouts]
+    _operator(
+        tensors.params,
+        tensors.grads,
+        tensors.sums,
+        tensors.steps,
+        [m for m in tensors.momenta if m is not None],
+        tensors.streams,
+        [number for row in rows for number in row],
+        rule.lr,
+        rule.numbers(),
+        [rule.seed & 0xFFFFFFFF, rule.seed >> 32, *(int(getattr(rule, name)) for name in FLAGS)],
+        grad_scale,
+        found_inf,
+    )
+
+
+@torch.library.custom_op("asgld::fused_step", mutates_args=("params", "sums", "steps", "momenta"))
+def _operator(
+    params: list[Tensor],
+    grads: list[Tensor],
+    sums: list[Tensor],
+    steps: list[Tensor],
+    momenta: list[Tensor],
+    streams: list[int],
+    rows: list[int],
+    lr: Tensor,
+    numbers: list[float],
+    integers: list[int],
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+) -> None:
+    knobs: dict[str, Any] = {
+        name: None if math.isnan(value) else value
+        for name, value in zip(NUMBERS, numbers, strict=True)
+    }
+    low, high, *flags = integers
+    for name, flag in zip(FLAGS, flags, strict=True):
+        knobs[name] = bool(flag)
+    # A compiled step does not look at lr or counts before it is called: the host does here.
+    rule = Rule(**{**knobs, "lr": lr}, seed=low | high << 32)
+    check_lr(lr)
+    layouts = [
+        Layout((p.numel(),), (1,), offset)
+        if stride == 0
+        else Layout((p.numel() // length, length), (stride, 1), offset)
+        for p, offset, length, stride in zip(params, rows[::3], rows[1::3], rows[2::3], strict=True)
+    ]
+    kept: list[Tensor | None] = [*momenta] if momenta else [None] * len(params)
+    tensors = Tensors(params, grads, sums, steps, streams, layouts, kept)
+    addresses = list(map(Tensor.data_ptr, grads))
+    Kernels(tensors).step(grads, addresses, rule, grad_scale, found_inf)
+
+
+# ----------------------------------------------------------------------------------------------
+# From step to step
+# ----------------------------------------------------------------------------------------------
+
+
+class Plan:
+    """The step of a parameter group in kernels, kept with what proves that it still fits.
+
+    Args:
+        group: the parameter group.
+        rule: its knobs, checked.
+        states: the optimizer's state.
+        tensors: what a step works on.
+    """
+
+    def __init__(
+        self,
+        group: dict[str, Any],
+        rule: Rule,
+        states: dict[Tensor, dict[str, Any]],
+        tensors: Tensors,
+    ) -> None:
+        self.group, self._rule = group, rule
+        self._params = list(group["params"])
+        self._owners = [p for p in self._params if p.grad is not None]
+        self._absent = [p for p in self._params if p.grad is None]
+        self._dtypes = {working_dtype(p) for p in self._params}
+        # What the optimizer's state holds.
+        self._keys = list(states)
+        place_of = {id(p): i for i, p in enumerate(self._keys)}
+        self._places = [place_of[id(p)] for p in self._owners]
+        names = ("step", "sum", "stream", *(("momentum",) if rule.momentum != 0.0 else ()))
+        self._entries = itemgetter(*names)
+        of_owners = [states[p] for p in self._owners]
+        self._state = list(chain.from_iterable(map(self._entries, of_owners)))
+        # How tensors look and where they lie.
+        self._fixed: list[Any] = [*self._owners, *self._state]
+        self._shards = _places_of_shards(self._fixed)
+        self._shards_of_grads = _places_of_shards(self._owners)
+        self._specs = _specs(self._owners, self._shards_of_grads)
+        self._kept = _memory.Snapshot(_held(self._fixed, self._shards))
+        self._grads = tensors.grads
+        self._at_grads = _memory.Snapshot(tensors.grads)
+        # What the host may have read of them.
+        self._read = [state[name] for state in of_owners for name in ("stream", "step")]
+        self._versions = _versions(self._read)
+        self._tracked = [p for p in self._owners if not p.is_inference()]
+        self._kernels = Kernels(tensors, host_counts=not rule.capturable)
+
+    def fits(self, states: dict[Tensor, dict[str, Any]]) -> bool:
+        """Whether the plan serves this step. Raise where a knob of the group has no meaning."""
+        rule, last = rule_of(self.group), self._rule
+        if rule[1:] == last[1:]:
+            check_lr(rule.lr)
+        else:
+            check(rule, self._dtypes)
+            if _settings(rule) != _settings(last):
+                return False
+        self._rule = rule
+        return self._holds_the_same(states) and self._looks_the_same()
+
+    def _holds_the_same(self, states: dict[Tensor, dict[str, Any]]) -> bool:
+        """Whether the group and the state hold the same objects."""
+        params, keys = self.group["params"], list(states)
+        if len(params) != len(self._params) or len(keys) != len(self._keys):
+            return False
+        if not (all(map(is_, params, self._params)) and all(map(is_, keys, self._keys))):
+            return False
+        values = list(states.values())  # not looked up by tensors, which are slow keys
+        try:
+            entries = map(self._entries, map(values.__getitem__, self._places))
+            return all(map(is_, chain.from_iterable(entries), self._state))
+        except (KeyError, TypeError):  # an entry is gone, or the state is no dict
+            return False
+
+    def _looks_the_same(self) -> bool:
+        """Whether tensors lie where they lay and are read as they were; gradients may move."""
+        if any(p.grad is not None for p in self._absent):
+            return False
+        grads, fixed = _gradients(self._owners, bool(self._shards)), self._fixed
+        try:
+            if self._shards:
+                # Lists do not ask objects that are the same, as FSDP's are at every step.
+                if _specs(grads, self._shards_of_grads) != self._specs:
+                    return False
+                grads, fixed = _held(grads, self._shards_of_grads), _held(fixed, self._shards)
+            looks_the_same = (
+                self._at_grads.looks_like(grads)
+                and self._kept.looks_like(fixed)
+                and not self._kept.moved(fixed)
+                and _versions(self._read) == self._versions
+            )
+        except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
+            return False
+        if not looks_the_same:
+            return False
+        self._grads = grads
+        return not self._at_grads.moved(grads) or self._kernels.take(self._at_grads.addresses)
+
+    def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        """Take the step that was last found to fit."""
+        self._kernels.step(
+            self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf
+        )
+        # Autograd must learn that what it may have saved is no more.
+        torch.autograd.graph.increment_version(self._tracked)
+
+
+def _settings(rule: Rule) -> tuple[Any, ...]:
+    """Return the knobs that decide what is collected and which backend serves."""
+    return (*rule[rule._fields.index("sum_dtype") :], rule.momentum != 0.0)
+
+
+def _versions(tensors: Iterable[Tensor]) -> int:
+    """How often tensors were written by others than kernels."""
+    return sum(map(attrgetter("_version"), tensors))
+
+
+def _places_of_shards(tensors: Sequence[Tensor]) -> list[int]:
+    return [i for i, tensor in enumerate(tensors) if hasattr(tensor, "to_local")]
+
+
+def _specs(tensors: Sequence[Any], shards: Sequence[int]) -> list[Any]:
+    """How DTensors are placed."""
+    return [tensors[i]._spec for i in shards]
+
+
+def _gradients(params: Sequence[Tensor], are_sharded: bool) -> list[Any]:
+    if not are_sharded:
+        return [p.grad for p in params]
+    # torch would ask the class of each whether it has a way of its own; DTensor has none.
+    with torch._C.DisableTorchFunctionSubclass():
+        return [p.grad for p in params]
+
+
+def _held(tensors: list[Any], shards: Sequence[int]) -> list[Any]:
+    """What this process holds of DTensors; to_local() would build autograd nodes around it."""
+    if not shards:
+        return tensors
+    held = list(tensors)
+    for i in shards:
+        held[i] = held[i]._local_tensor
+    return held

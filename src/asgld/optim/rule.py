@@ -1,0 +1,367 @@
+"""The knobs of a parameter group: name, default, range, meaning and message, each declared once.
+
+`Rule` is the declaration. Checks of groups and of loaded states, error messages, the table in the
+documentation and what the kernels are handed come from it. Four places repeat the names for their
+readers' sake, and a test compares each with this one: the constructor of :class:`asgld.ASGLD`,
+`asgld.reference`, and the arguments of the C and of the Triton kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import textwrap
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import torch
+from torch import Tensor
+
+from asgld import noise
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What a knob means and which values it takes.
+
+    A knob with a `low` is a number. `opens` and `closes` say which ends belong to the range.
+    """
+
+    meaning: str
+    low: float | None = None
+    high: float = math.inf
+    opens: bool = True
+    closes: bool = False
+    optional: bool = False
+    hint: str = ""
+
+    def need(self, name: str) -> str:
+        """Say which values are allowed."""
+        if self.low is None:
+            return self.hint
+        below = f"{self.low:g} {'<=' if self.opens else '<'} {name}"
+        above = f" {'<=' if self.closes else '<'} {self.high:g}".replace("inf", "infinity")
+        range_of = f"{name} >= {self.low:g}" if self.closes and math.isinf(self.high) else below
+        range_of += "" if self.closes and math.isinf(self.high) else above
+        return f"need {range_of}{'; ' if self.hint else ''}{self.hint}"
+
+    def admits(self, value: Any) -> bool:
+        if value is None:
+            return self.optional
+        low = self.low if self.low is not None else -math.inf
+        is_high = value <= self.high if self.closes else value < self.high
+        return bool((value >= low if self.opens else value > low) and is_high)
+
+
+class Rule(NamedTuple):
+    """The knobs of one parameter group, with the defaults of :class:`asgld.ASGLD`."""
+
+    lr: Annotated[float | Tensor, Knob("step size; a float or a one-element tensor", 0.0)] = 1e-2
+    alpha: Annotated[
+        float,
+        Knob(
+            "how strongly D shortens the gradient step. Use 0 with full gradients or growing "
+            "batches, 1 with mini-batches; 1 is Adagrad's",
+            0.0, 2.0, closes=True, hint="past 2 the steps sum up finitely",
+        ),
+    ] = 1.0  # fmt: skip
+    beta: Annotated[
+        float,
+        Knob(
+            "how strongly D quiets the noise; `math.inf` is no noise",
+            0.0, closes=True, hint="for no injected noise use asgld.ASG or sigma=0",
+        ),
+    ] = 1.0  # fmt: skip
+    sigma: Annotated[
+        float,
+        Knob(
+            "standard deviation of the injected noise; 0 draws nothing. Total noise grows with the "
+            "number of coordinates d: the theory keeps `sigma * sqrt(d)` fixed",
+            0.0,
+        ),
+    ] = 1e-3
+    delta: Annotated[
+        float,
+        Knob(
+            "what every step adds to D, in units of squared gradients. A tiny one (1e-8) slows "
+            "convergence, since near a minimum D then grows only by the noise it causes",
+            0.0,
+        ),
+    ] = 1e-2
+    d_init: Annotated[
+        float,
+        Knob(
+            "D before the first step; positive if a power of D is taken. "
+            "`lr * d_init ** (-alpha / 2)` should not exceed 1 / (largest curvature)",
+            0.0,
+        ),
+    ] = 1.0
+    weight_decay: Annotated[float, Knob("decoupled weight decay, as in AdamW", 0.0)] = 0.0
+    decay: Annotated[
+        float | None,
+        Knob(
+            "forget: D is `delta` plus the exponential average of past squared gradients with this "
+            "factor, which begins at `d_init`; with `d_init=0` the first gradient fills the "
+            "average and moves nothing. None is the paper's sum",
+            0.0, 1.0, opens=False, optional=True, hint="None is the sum, which forgets nothing",
+        ),
+    ] = None  # fmt: skip
+    momentum: Annotated[
+        float,
+        Knob(
+            "factor of an exponential average of the gradient steps, taken after D scales them",
+            0.0, 1.0,
+        ),
+    ] = 0.0  # fmt: skip
+    clip: Annotated[
+        float | None,
+        Knob(
+            "bound the scaled gradient by `k ** clip` in every coordinate; None is no bound",
+            0.0, optional=True,
+        ),
+    ] = None  # fmt: skip
+    annealing: Annotated[
+        float,
+        Knob(
+            "multiply the noise by `k ** (-annealing / 2)`. The paper's D anneals by growing; one "
+            "that forgets does not grow, so this knob anneals its noise",
+            0.0,
+        ),
+    ] = 0.0
+    opposed: Annotated[
+        float,
+        Knob(
+            "factor of momentum in a coordinate where it points against the newest gradient. 1 "
+            "steps along it all the same; 0 waits there, as the cautious optimizers do (Liang, "
+            "Chen, Liu and Liu, arXiv 2411.16085, who also scale up the other coordinates); -1 "
+            "steps as far the other way, as Grams does (Cao, Li and Song, arXiv 2412.17107). "
+            "Without a gradient nothing moves if it is negative. The stored momentum is the same "
+            "with all",
+            -1.0, 1.0, closes=True, hint="-1 turns momentum round, 0 drops it, 1 keeps it",
+        ),
+    ] = 1.0  # fmt: skip
+    noise: Annotated[
+        float | None,
+        Knob(
+            "standard deviation of the noise in units of lr, before D scales it, in place of "
+            "`sigma`: the noise step follows lr through every schedule. None: `sigma` counts",
+            0.0, optional=True, hint="in gradient steps; None lets sigma count",
+        ),
+    ] = None  # fmt: skip
+    noise_bound: Annotated[
+        float | None,
+        Knob(
+            "bound the standard deviation of the noise step by `noise_bound * lr * sqrt(k)` at "
+            "step k. What this needs is added to D, so at beta = alpha/2 the temperature stays, "
+            "and it vanishes like a power of k. Without it, a D that has seen no gradient can make "
+            "the noise huge",
+            0.0, opens=False, optional=True, hint="None is no bound",
+        ),
+    ] = None  # fmt: skip
+    seed: Annotated[
+        int,
+        Knob("key of the noise, a pure function of seed, parameter, step and element"),
+    ] = 0
+    maximize: Annotated[bool, Knob("ascend")] = False
+    stochastic_rounding: Annotated[
+        bool,
+        Knob(
+            "round half-precision results at random, without bias, so that updates below half a "
+            "unit in the last place are not lost"
+        ),
+    ] = False
+    sum_dtype: Annotated[
+        torch.dtype | None,
+        Knob(
+            "dtype of the sum of squares. None is the parameter's own, but float32 for half "
+            "precision, where a sum would soon stop growing"
+        ),
+    ] = None
+    capturable: Annotated[bool, Knob("keep the step count on the device, for CUDA graphs")] = False
+    differentiable: Annotated[bool, Knob("let autograd run through the step")] = False
+    foreach: Annotated[
+        bool | None,
+        Knob("work on lists of tensors; None takes the fastest backend that serves"),
+    ] = None
+    fused: Annotated[
+        bool | None,
+        Knob("work in one kernel; None takes the fastest backend that serves"),
+    ] = None
+
+    @property
+    def has_noise(self) -> bool:
+        size = self.sigma if self.noise is None else self.noise
+        return size != 0.0 and not math.isinf(self.beta)
+
+    @property
+    def fills(self) -> bool:
+        """Whether the first gradient only fills the average, since there is no d_init before it."""
+        return self.decay is not None and self.d_init == 0.0
+
+    @property
+    def divides(self) -> bool:
+        """Whether a step divides by a power of D."""
+        return self.alpha > 0.0 or (self.has_noise and self.beta > 0.0)
+
+    def numbers(self) -> list[float]:
+        """Return the numbers among the knobs, in order, as kernels take them: None is not a number,
+        and an lr that is a tensor is 0 and handed over by itself."""
+        lr = 0.0 if isinstance(self.lr, Tensor) else self.lr
+        values = (lr, *self[1 : len(NUMBERS)])
+        return [math.nan if value is None else float(value) for value in values]
+
+
+def _declared() -> dict[str, Knob]:
+    hints = get_type_hints(Rule, include_extras=True)
+    return {name: hints[name].__metadata__[0] for name in Rule._fields}
+
+
+KNOBS = _declared()
+NUMBERS = tuple(name for name, knob in KNOBS.items() if knob.low is not None)
+FLAGS = ("maximize", "stochastic_rounding", "capturable", "differentiable")
+_CHOICES = ("foreach", "fused")
+_SUM_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16)
+
+# Words of other optimizers, and what says the same here.
+FOREIGN = {
+    "betas": "momentum=betas[0] and decay=betas[1]",
+    "eps": "delta, which is added to squares: delta=eps**2",
+    "amsgrad": "nothing: D never shrinks without decay",
+    "nesterov": "nothing",
+    "dampening": "nothing: momentum averages, so its gain is 1 - momentum",
+    "initial_accumulator_value": "d_init",
+    "lr_decay": "a scheduler of torch.optim.lr_scheduler",
+    "rho": "decay",
+    "temperature": "sigma, the square root of the temperature",
+    "decoupled_weight_decay": "nothing: weight_decay is decoupled",
+}
+
+
+def rule_of(group: Mapping[str, Any]) -> Rule:
+    """Return the knobs of a parameter group."""
+    try:
+        return Rule._make(map(group.__getitem__, Rule._fields))
+    except KeyError as error:
+        raise ValueError(f"a parameter group has no {error}") from None
+
+
+def name_of_ours(word: str) -> str:
+    """Say which knob an unknown word may stand for."""
+    if word in FOREIGN:
+        return f"{word!r} is another optimizer's word; here it is {FOREIGN[word]}"
+    return f"unknown option {word!r}"
+
+
+def check_lr(lr: Any) -> None:
+    """Raise if lr is none. An lr on a device is left to the kernel: reading it would wait."""
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        if not lr.is_floating_point():
+            raise TypeError(f"Invalid learning rate: a tensor of {lr.dtype}: need floating point")
+        if lr.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        lr = float(lr.detach())
+    elif type(lr) is not float:
+        _check_number("lr", lr)
+    if not 0.0 <= lr < math.inf:
+        raise ValueError(f"Invalid learning rate: {lr}")
+
+
+def check(rule: Rule, dtypes: Iterable[torch.dtype] = (torch.float64,)) -> None:
+    """Raise if a knob, or a combination of knobs, has no meaning.
+
+    `dtypes` are those in which steps are worked out: what is positive must be so in them.
+    """
+    check_lr(rule.lr)
+    for name in NUMBERS[1:]:
+        value, knob = getattr(rule, name), KNOBS[name]
+        if value is not None:
+            _check_number(name, value)
+        if not knob.admits(value):
+            raise ValueError(f"Invalid {name} value: {value!r}: {knob.need(name)}")
+    noise.check_seed(rule.seed)
+    for name in (*FLAGS, *_CHOICES):
+        value = getattr(rule, name)
+        if not isinstance(value, (bool, int)) and not (name in _CHOICES and value is None):
+            raise TypeError(f"Invalid {name} value: {value!r}: need True or False")
+    if rule.sum_dtype not in _SUM_DTYPES:
+        allowed = ", ".join(map(str, _SUM_DTYPES))
+        raise ValueError(f"Invalid sum_dtype value: {rule.sum_dtype}: need one of {allowed}")
+    _check_together(rule, dtypes)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if type(value) is float:
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        what = "learning rate" if name == "lr" else f"{name} value"
+        raise TypeError(f"Invalid {what}: {value!r}: need a number, not a {type(value).__name__}")
+
+
+def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:
+    if rule.opposed != 1.0 and rule.momentum == 0.0:
+        raise ValueError(
+            f"Invalid opposed value: {rule.opposed!r} with momentum=0.0: without momentum nothing "
+            "points against the newest gradient; set momentum, or leave opposed out"
+        )
+    if rule.noise is not None and rule.sigma != 0.0:
+        raise ValueError(
+            f"Invalid noise value: {rule.noise!r} with sigma={rule.sigma!r}: both set the size of "
+            "the noise; set sigma=0, or noise=None"
+        )
+    if rule.noise_bound is not None and rule.beta == 0.0:
+        raise ValueError(
+            f"Invalid noise_bound value: {rule.noise_bound!r} with beta=0: D does not scale this "
+            "noise, so a larger D cannot bound it; set noise_bound=None"
+        )
+    if rule.divides:
+        # The least that D can be: a sum begins at d_init, an average may forget all but delta.
+        name = "d_init" if rule.decay is None else "delta"
+        least = getattr(rule, name)
+        for dtype in dtypes:
+            if not least >= torch.finfo(dtype).tiny:
+                raise ValueError(
+                    f"Invalid {name} value: {least!r}: need a positive number, at least "
+                    f"{torch.finfo(dtype).tiny:.2g} in {dtype}, since D is as small where there "
+                    "was no gradient, and a step divides by its power; far below the squared "
+                    "gradients it makes the first steps huge"
+                )
+    if rule.fused:
+        if rule.differentiable:
+            raise RuntimeError("`fused` does not support `differentiable`")
+        if rule.foreach:
+            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    if isinstance(rule.lr, Tensor) and rule.foreach and not rule.capturable:
+        raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
+
+
+def warn_of_heating(rule: Rule) -> None:
+    """Warn where the noise does not die down; `add_param_group` calls this."""
+    alpha, beta = rule.alpha, rule.beta
+    if not rule.has_noise or alpha == 0.0 or beta > alpha / 2 or rule.decay is not None:
+        return  # a D that forgets does not grow
+    effect = "grows" if beta < alpha / 2 else "stays fixed, as in a sampler,"
+    warnings.warn(
+        f"beta={beta} with alpha={alpha}: the temperature of the noise {effect} while D grows; "
+        f"for convergence use beta > alpha/2 = {alpha / 2}",
+        stacklevel=5,  # past add_param_group and two constructors: where the user made it
+    )
+
+
+def describe(indent: str = "") -> str:
+    """Return the knobs as lines of a docstring's Args."""
+    lines = []
+    for name, knob in KNOBS.items():
+        text = knob.meaning[0].upper() + knob.meaning[1:]
+        if knob.low is not None and name != "lr":
+            text += f" ({knob.need(name).partition(';')[0].removeprefix('need ')})"
+        lines.append(
+            textwrap.fill(
+                f"{name}: {text}.", 100 - len(indent), initial_indent=indent,
+                subsequent_indent=indent + "    ",
+            )  # fmt: skip
+        )
+    return "\n".join(lines)

@@ -1,0 +1,288 @@
+"""The state of a parameter: `sum`, `step`, `stream` and, with momentum, `momentum`. How it is made,
+checked, loaded, and collected for a step.
+
+==========  =====================================================================================
+entry       meaning
+==========  =====================================================================================
+sum         S, the sum (with `decay`: average) of squared gradients; shaped like the parameter,
+            real and imaginary parts apart
+step        k, steps taken; 0-dim int64, with the parameter where no host need read it
+stream      which noise the parameter gets; 0-dim int64 on the CPU, see `asgld.noise`
+momentum    average of scaled gradients, shaped like `sum`, in the working precision
+==========  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import NoneType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from asgld import noise
+from asgld.optim import _memory
+from asgld.optim.functional import Tensors, working_dtype
+from asgld.optim.rule import Rule
+
+State = dict[str, Any]
+
+# Entries by which the states of others are known.
+_FOREIGN = {
+    "exp_avg_sq": "Adam or AdamW",
+    "exp_inf": "Adamax",
+    "square_avg": "RMSprop or Adadelta",
+    "momentum_buffer": "SGD or Muon",
+    "prev": "Rprop",
+    "sum": "Adagrad",
+}
+
+
+def create(p: Tensor, rule: Rule, stream: int, *, counts_with_param: bool) -> State:
+    """Return the state before the first step, when D is d_init."""
+    state = {
+        "step": torch.zeros((), dtype=torch.int64, device=p.device if counts_with_param else "cpu"),
+        "sum": torch.zeros_like(_memory.real(p.detach()), dtype=sum_dtype(rule, p)),
+        "stream": torch.tensor(stream, dtype=torch.int64),
+    }
+    if rule.momentum != 0.0:
+        state["momentum"] = _no_momentum(p)
+    return state
+
+
+def _no_momentum(p: Tensor) -> Tensor:
+    return torch.zeros_like(_memory.real(p.detach()), dtype=working_dtype(p))
+
+
+def sum_dtype(rule: Rule, p: Tensor) -> torch.dtype:
+    return working_dtype(p) if rule.sum_dtype is None else rule.sum_dtype
+
+
+def settle(p: Tensor, state: State, rule: Rule) -> None:
+    """Let a state follow its parameter: to where it is now, or to a momentum switched on later."""
+    for name in ("sum", "momentum"):
+        value = state.get(name)
+        if value is not None and value.device != p.device:
+            # What was on the device "meta" never held anything.
+            state[name] = torch.zeros_like(_memory.real(p.detach()), dtype=value.dtype).copy_(
+                0 if value.is_meta else value
+            )
+    if state["step"].is_meta:
+        state["step"] = torch.zeros((), dtype=torch.int64, device=p.device)
+    if not isinstance(state["stream"], Tensor):
+        state["stream"] = torch.tensor(state["stream"], dtype=torch.int64)
+    if rule.momentum != 0.0 and "momentum" not in state:
+        state["momentum"] = _no_momentum(p)
+
+
+# ----------------------------------------------------------------------------------------------
+# Checks
+# ----------------------------------------------------------------------------------------------
+
+
+def check_parameter(p: Tensor, where: str) -> None:
+    """Raise if a step cannot work on a parameter or its gradient."""
+    if not (p.is_floating_point() or p.is_complex()):
+        raise TypeError(f"{where} is of {p.dtype}: need floating point or complex numbers")
+    grad = p.grad
+    assert grad is not None
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"{where}: ASGLD does not support sparse gradients: delta and the noise reach every "
+            "coordinate at every step; pass p.grad.to_dense()"
+        )
+    if grad.shape != p.shape or grad.device != p.device or grad.is_complex() != p.is_complex():
+        raise RuntimeError(
+            f"{where} has shape {tuple(p.shape)}, {p.dtype} on {p.device}, its gradient "
+            f"{tuple(grad.shape)}, {grad.dtype} on {grad.device}: p.data was replaced after the "
+            "gradient was computed; compute it anew"
+        )
+    if hasattr(p, "placements") != hasattr(grad, "placements"):
+        raise RuntimeError(f"{where} is a {type(p).__name__}, its gradient a {type(grad).__name__}")
+    for what, tensor in (("", _unwrapped(p)), ("its gradient", _unwrapped(grad))):
+        if tensor.is_meta:
+            continue  # the caller knows what to say
+        if _memory.is_plain(tensor) and not _memory.is_whole(tensor):
+            raise RuntimeError(f"{where}{what and ': ' + what}: its storage was resized or freed")
+    held = _unwrapped(p)
+    if held.is_conj() or _memory.repeats(held):
+        raise RuntimeError(
+            f"{where}: unsupported operation: more than one element of the written-to tensor "
+            "refers to a single memory location, or it is the conjugate of another tensor. Please "
+            "clone() the tensor before performing the operation."
+        )
+
+
+def check_state(p: Tensor, state: Any, rule: Rule, where: str) -> None:
+    """Raise if a state cannot be that of a parameter. Nothing is read from a device."""
+    problem = _problem(p, state, rule)
+    if problem:
+        raise ValueError(f"state of {where}: {problem}")
+
+
+def _problem(p: Tensor, state: Any, rule: Rule) -> str:
+    if not isinstance(state, dict):
+        return f"need a dict, not a {type(state).__name__}"
+    names = ("step", "sum", "stream")
+    for name in (*names, "momentum"):
+        value = state.get(name)
+        if value is None and name in names:
+            return f"{name!r} is missing"
+        # An int is how earlier versions kept the stream.
+        if not isinstance(value, (Tensor, int) if name == "stream" else (Tensor, NoneType)):
+            return f"{name!r} is a {type(value).__name__}; need a tensor"
+    shape = _memory.real(p.detach()).shape
+    dtypes = {"sum": sum_dtype(rule, p), "momentum": working_dtype(p)}
+    for name, dtype in dtypes.items():
+        value = state.get(name)
+        if value is None:
+            continue
+        if value.shape != shape or value.dtype != dtype:
+            return (
+                f"{name!r} has shape {tuple(value.shape)} and {value.dtype}, but the parameter "
+                f"needs {tuple(shape)} and {dtype}; where p.data was replaced by another kind of "
+                "tensor, make a new optimizer"
+            )
+        if getattr(value, "placements", None) != getattr(p, "placements", None):
+            return f"{name!r} is not sharded as the parameter is"
+        held = _unwrapped(value)
+        if held.layout != torch.strided or (not held.is_meta and _memory.repeats(held)):
+            return f"{name!r} is sparse, or its elements share their memory"
+    for name in ("step", "stream"):
+        value = torch.as_tensor(state[name])
+        if value.shape != () or value.dtype != torch.int64:
+            return f"{name!r} has shape {tuple(value.shape)} and {value.dtype}; need () and int64"
+    if torch.as_tensor(state["stream"]).device.type != "cpu":
+        return "'stream' is not on the CPU"
+    if state["step"].is_cpu and not 0 <= int(state["step"]) <= noise.MAX_STEP + 1:
+        return f"'step' is {int(state['step'])}: need 0 to 2**32 steps"
+    if not 0 <= int(state["stream"]) <= noise.MAX_STREAM:
+        return f"'stream' is {int(state['stream'])}: need 0 <= stream < 2**32"
+    return ""
+
+
+def check_count(state: State, where: str) -> None:
+    """Raise if another step would not fit the noise counter, as far as the host can see."""
+    if state["step"].is_cpu and int(state["step"]) > noise.MAX_STEP:
+        raise RuntimeError(
+            f"state of {where}: step {int(state['step'])} is past the noise counter's 32 bits; "
+            "start a new optimizer with another seed"
+        )
+
+
+def check_streams(states: Iterable[State]) -> None:
+    """Raise if two parameters would get the same noise."""
+    streams = [int(state["stream"]) for state in states]
+    if len(set(streams)) < len(streams):
+        twice = next(s for i, s in enumerate(streams) if s in streams[:i])
+        raise ValueError(f"'stream' {twice} belongs to two parameters, which would share noise")
+
+
+# ----------------------------------------------------------------------------------------------
+# Loading
+# ----------------------------------------------------------------------------------------------
+
+
+def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param: bool) -> State:
+    """Return a checked copy of a saved state, in the dtypes and on the device of a parameter."""
+    state = dict(saved) if isinstance(saved, dict) else saved
+    missing = {"step", "sum", "stream"} - (state.keys() if isinstance(saved, dict) else set())
+    if missing:
+        raise ValueError(f"state of {where}: {_whose(state, sorted(missing))}")
+    step, stream = state["step"], state["stream"]
+    for name, value in (("step", step), ("stream", stream)):
+        if not isinstance(value, (int, Tensor)) or (
+            isinstance(value, Tensor) and (value.numel() != 1 or value.is_complex())
+        ):
+            raise ValueError(f"state of {where}: {name!r} is {value!r}: need one whole number")
+        if float(value) != int(value):
+            raise ValueError(f"state of {where}: {name!r} is {float(value)}: need a whole number")
+    # An int is how earlier versions saved the stream.
+    state["stream"] = torch.as_tensor(stream).reshape(()).to("cpu", torch.int64, copy=True)
+    state["step"] = (
+        torch.as_tensor(step)
+        .reshape(())
+        .to(p.device if counts_with_param else "cpu", torch.int64, copy=True)
+    )
+    for name, dtype in (("sum", sum_dtype(rule, p)), ("momentum", working_dtype(p))):
+        value = state.get(name)
+        if isinstance(value, Tensor):
+            if not value.is_floating_point():
+                raise ValueError(f"state of {where}: {name!r} is of {value.dtype}")
+            state[name] = value.detach().to(p.device, dtype, copy=True)
+    if rule.momentum != 0.0 and "momentum" not in state:
+        raise ValueError(
+            f"state of {where}: 'momentum' is missing, which momentum={rule.momentum!r} goes on "
+            "with; set momentum to 0 in the saved group to go on without"
+        )
+    if not 0 <= int(step) <= noise.MAX_STEP + 1:
+        raise ValueError(f"state of {where}: 'step' is {int(step)}: need 0 to 2**32 steps")
+    check_state(p, state, rule, where)
+    total = _unwrapped(state["sum"])
+    if not total.is_meta and bool((total < 0).any()):
+        raise ValueError(f"state of {where}: 'sum' holds negative numbers, not sums of squares")
+    return cast(State, state)
+
+
+def _whose(state: Any, missing: list[str]) -> str:
+    """Say what a state lacks, and whose it may be."""
+    text = f"{' and '.join(map(repr, missing))} missing"
+    names = state.keys() if isinstance(state, dict) else ()
+    for entry, owner in _FOREIGN.items():
+        if entry in names:
+            return f"{text}; it looks like that of {owner}. {_REMEDY}"
+    return text
+
+
+_REMEDY = (
+    "ASGLD cannot go on with another optimizer's state: begin with a new optimizer, or copy what "
+    "means the same by hand (Adagrad's `sum` is ours)"
+)
+
+
+def check_group(saved: dict[str, Any], where: str) -> None:
+    """Raise if a saved parameter group is another optimizer's."""
+    if missing := {"alpha", "beta", "sigma", "delta", "d_init"} - saved.keys():
+        raise ValueError(
+            f"{where} has no {sorted(missing)[0]!r} but {', '.join(sorted(saved.keys()))}: it is "
+            f"another optimizer's. {_REMEDY}"
+        )
+
+
+# ----------------------------------------------------------------------------------------------
+# Collecting
+# ----------------------------------------------------------------------------------------------
+
+
+def collect(p: Tensor, state: State, rule: Rule, into: Tensors) -> None:
+    """Append what a step of a parameter with a gradient works on: what this process holds, real
+    and imaginary parts apart. The gradient is as it came."""
+    into.params.append(_memory.real(local(p)))
+    into.grads.append(_unwrapped(_placed(p.grad, p)))
+    into.sums.append(local(state["sum"]))
+    into.steps.append(state["step"])
+    into.streams.append(int(state["stream"]))
+    into.layouts.append(noise.layout_of(p))
+    into.momenta.append(local(state["momentum"]) if rule.momentum != 0.0 else None)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return the part of a DTensor that this process holds, sharing its memory."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else cast(Tensor, to_local())
+
+
+def _unwrapped(tensor: Tensor) -> Tensor:
+    """Return the memory behind a tensor that is not written to: local, and arrived."""
+    held = local(tensor)
+    wait = getattr(held, "wait", None)  # a collective may still be on its way
+    return held if wait is None else cast(Tensor, wait())
+
+
+def _placed(grad: Any, param: Any) -> Tensor:
+    """Return a gradient placed as its parameter is: one under sequence parallelism is not."""
+    placements = getattr(param, "placements", None)
+    if placements is None or grad.placements == placements:
+        return cast(Tensor, grad)
+    return cast(Tensor, grad.redistribute(placements=placements))
