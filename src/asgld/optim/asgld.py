@@ -439,7 +439,7 @@ class ASGLD(Optimizer):
                 continue
             rule = rule_of(group)
             if not isinstance(rule.lr, Tensor):
-                rule = rule._replace(lr=torch.tensor(rule.lr, dtype=torch.float64))
+                rule = rule._replace(lr=torch.ones((), dtype=torch.float64) * rule.lr)
             grads = [_memory.real(g.resolve_conj()) for g in grads]
             tensors = Tensors(params, grads, sums, steps, streams, layouts, momenta)
             if backend == "fused":
