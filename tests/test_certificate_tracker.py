@@ -458,6 +458,15 @@ def test_a_forgetting_metric_without_a_lower_bound_is_refused() -> None:
     assert _bound(decay=0.9, delta=1e-3).holds
 
 
+def test_kappa_of_a_metric_that_forgets_is_that_of_its_lower_bound() -> None:
+    x = torch.ones(2, requires_grad=True)
+    knobs = {"lr": 0.1, "sigma": 0.3, "beta": 1.0, "delta": 1e-4, "decay": 0.9}
+    for d_init in (0.0, 1.0):
+        optimizer = asgld.ASGLD([x], d_init=d_init, **knobs)
+        tracker = CertificateTracker(optimizer, smoothness=1.0, f_start=1.0, gradient_variance=2.0)
+        assert tracker.kappa == pytest.approx((2 * 0.3**2 + 0.1 * 2.0) / 1e-2)
+
+
 def test_added_parameters_and_missing_gradients_are_reported() -> None:
     x, y = (torch.ones(2, requires_grad=True) for _ in range(2))
     optimizer = asgld.ASGLD([x])
@@ -677,6 +686,12 @@ def test_a_clip_that_never_acts_changes_nothing_and_one_that_acts_under_noise_vo
     assert "clip" in str(_bound(clip=0.0, d_init=4.0))  # 3 / sqrt(4) is above 1 at once
     plain, wide = (_bound(clip=clip, d_init=10.0) for clip in (None, 0.0))
     assert wide.holds
+    x = torch.tensor([3.0], requires_grad=True)
+    optimizer = asgld.AGLD([x], lr=0.1, sigma=0.0, clip=0.0)
+    tracker = CertificateTracker(optimizer, smoothness=1.0, f_start=4.5, gradient_variance=0.1)
+    x.grad = x.detach().clone()
+    optimizer.step()
+    assert "clip" in str(tracker.report())
     assert wide.certificate.bound == pytest.approx(plain.certificate.bound, rel=1e-6)
 
 

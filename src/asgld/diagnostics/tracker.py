@@ -400,8 +400,8 @@ class CertificateTracker:
         if not sight.lag:
             moved = self._norm(after - before)
             return moved, torch.zeros_like(moved), rounded
-        present = self.optimizer.state[sight.p]["momentum"].detach()
-        past = torch.zeros_like(present) if sight.momentum is None else sight.momentum
+        present = self.optimizer.state[sight.p]["momentum"].detach().double()
+        past = torch.zeros_like(present) if sight.momentum is None else sight.momentum.double()
         moved = self._norm((after - before) - sight.lag * (present - past))
         rounded = rounded + unit * sight.lag / sight.group["momentum"] * self._norm(present)
         return moved, sight.lag * self._norm(past), rounded
