@@ -182,9 +182,31 @@ def test_certificate_tilts_share_the_failure_probability():
     assert alone[1] == pytest.approx((1 + 4 * 3 / 2 + 0.1 / 0.5 * np.log(20)) / 0.75 / 2)
 
 
+def test_certificate_rounding_is_the_root_of_its_equation():
+    run = {"sum_sq_step": [3.0, 1.0], "sum_weight": 2.0, "f_gap": 1.0, "smoothness": 4.0}
+    for lost in (0.0, 1e-9, 0.3, 50.0):
+        found = certificate(**run, kappa=0.1, tilts=(0.5, 1.0), sum_sq_rounding=lost)
+        X = 2.0 * found.bound
+        rest = 2.0 * (found.start + found.moved + found.noise)
+        np.testing.assert_allclose(X, rest + np.sqrt(X * lost) / (1 - found.tilt / 2))
+        np.testing.assert_allclose(rest + 2.0 * found.rounding, X)
+    assert certificate(**run, kappa=np.inf).bound.tolist() == [np.inf, np.inf]
+
+
+def test_certificate_bears_lost_steps():
+    # Every step is lost to rounding: x stays, and so does its gradient of 1.
+    lr, steps = 0.1, np.arange(1, 1001)
+    run = {"sum_sq_step": 0 * steps, "sum_weight": lr * steps, "f_gap": 1.0, "smoothness": 1.0}
+    assert certificate(**run, kappa=0.0).bound[-1] < 0.02
+    lost = certificate(**run, kappa=0.0, sum_sq_rounding=steps * lr**2 / lr).bound
+    assert np.all(lost >= 1.0)
+    assert lost[-1] < 1.3
+
+
 def test_certificate_is_monotone_in_what_it_is_told():
     base = {"sum_sq_step": 2.0, "sum_weight": 5.0, "f_gap": 1.0, "smoothness": 1.0, "kappa": 0.2}
     bound = certificate(**base).bound
+    assert certificate(**base, sum_sq_rounding=1e-3).bound > bound
     for name in ("sum_sq_step", "f_gap", "smoothness", "kappa"):
         assert certificate(**{**base, name: 2 * base[name]}).bound > bound
     assert certificate(**{**base, "sum_weight": 10.0}).bound == pytest.approx(bound / 2)

@@ -34,12 +34,15 @@ def noise_scale(
 
         kappa = max_i ( 2 sigma^2 D_i^(alpha/2 - beta) + lr C D_i^(-alpha/2) )
 
-    For beta >= alpha/2 it is largest at the start, D = d_init. For beta < alpha/2 the noise heats
+    For beta >= alpha/2 it falls as D grows, so the smallest D of the run bounds it. A sum starts at
+    its smallest, D = d_init. A D that forgets (`decay`) is delta plus an average of squares: it may
+    fall below where it began, but never below delta, so give delta as `d_init`. `annealing`
+    multiplies the noise by at most 1 and leaves kappa a bound. For beta < alpha/2 the noise heats
     and a bound on D that was fixed before the run is needed. Several parameter groups: take the
     maximum.
 
     Args:
-        d_init: initial accumulator, scalar or one entry per coordinate.
+        d_init: the smallest D of the run, scalar or one entry per coordinate.
         alpha, beta, sigma, lr: of the run; beta = inf or sigma = 0 for no injected noise.
         gradient_variance: C with E exp(v'xi) <= exp(C |v|^2 / 2) for the gradient noise xi
             (the variance, if it is Gaussian); divide by the smallest batch size.
@@ -69,7 +72,8 @@ class Certificate:
 
     Attributes:
         bound: on sum_j w_j |grad f(x_j)|^2 / sum_j w_j.
-        start, moved, noise: the parts of the bound due to f_gap, to |s|^2 and to kappa log(1/p).
+        start, moved, noise, rounding: the parts of the bound due to f_gap, to |s|^2, to
+            kappa log(1/p) and to finite precision.
         tilt: the tilt that gave the smallest bound.
         p: probability that the bound fails at any time.
     """
@@ -78,6 +82,7 @@ class Certificate:
     start: float | FloatArray
     moved: float | FloatArray
     noise: float | FloatArray
+    rounding: float | FloatArray
     tilt: float | FloatArray
     p: float
 
@@ -91,6 +96,7 @@ def certificate(
     kappa: float,
     p: float = 0.05,
     tilts: Sequence[float] = TILTS,
+    sum_sq_rounding: ArrayLike = 0.0,
 ) -> Certificate:
     """Pathwise, anytime bound on the squared gradients of one run.
 
@@ -108,19 +114,36 @@ def certificate(
     supermartingale. Ville's inequality gives N <= (c/2) A + (kappa/c) log(1/p) for all k. Tilts
     are fixed in advance and share p.
 
-    ============  ===================================================================
-    argument      meaning
-    ============  ===================================================================
-    sum_sq_step   sum of |s_j|^2 over all coordinates, as taken (noise included)
-    sum_weight    sum of w_j, the smallest step multiplier lr D^(-alpha/2) of each step
-    f_gap         f(x_0) - f_low, or f(x_0) - f(x_k) where f(x_k) is known
-    smoothness    M, Lipschitz constant of the gradient along the path
-    kappa         see `noise_scale`
-    p             probability of failure
-    tilts         in (0, 2), fixed before the run
-    ============  ===================================================================
+    What else the proof bears, since all it needs is a step -h (grad + xi) + n with D_j, hence h,
+    fixed before it:
 
-    The first three may be arrays (over time, over replicas). The same bound holds for an iterate
+    - A D that forgets. kappa is that of its lower bound, see `noise_scale`.
+    - Momentum m_j = mu m_{j-1} + (1 - mu) u_j with constant lr and mu. The point
+      z_j = x_j - lr mu/(1-mu) m_{j-1} starts at x_0 and moves by dz_j = -lr u_j + n_j, the step
+      without momentum. The descent lemma at z with |grad f(z) - grad f(x)| <= M |z - x| gives the
+      same A and N, and |dz_j|^2 + 2 |z_j - x_j| |dz_j| for |s_j|^2. M must bound the curvature
+      between x_j, z_j and z_{j+1} too, and f_gap must be f(x_0) - f_low.
+    - A clip that never acted: the run is then the run without it. One that acted where kappa = 0:
+      coordinate i takes c_i h_i of its gradient, c_i <= 1, so A >= sum w_j |grad_j|^2 with
+      w_j = min_i c_j,i h_j,i.
+    - Rounding. If s_j is off by r_j, A grows by at most sum |grad_j| |r_j|. With X =
+      sum w_j |grad_j|^2 and R = sum |r_j|^2 / w_j that is at most sqrt(X R), and X is at most the
+      larger root of (1 - c/2) X = [...] + sqrt(X R).
+
+    ===============  ================================================================
+    argument         meaning
+    ===============  ================================================================
+    sum_sq_step      sum of |s_j|^2 over all coordinates, as taken (noise included)
+    sum_weight       sum of w_j, the smallest step multiplier lr D^(-alpha/2) of each step
+    f_gap            f(x_0) - f_low, or f(x_0) - f(x_k) where f(x_k) is known
+    smoothness       M, Lipschitz constant of the gradient along the path
+    kappa            see `noise_scale`
+    p                probability of failure
+    tilts            in (0, 2), fixed before the run
+    sum_sq_rounding  R, sum of |r_j|^2 / w_j with r_j the rounding error of step j
+    ===============  ================================================================
+
+    Sums and f_gap may be arrays (over time, over replicas). The same bound holds for an iterate
     drawn with probability proportional to w_j.
 
     >>> run = {"sum_sq_step": 4.0, "sum_weight": 8.0, "f_gap": 3.0, "smoothness": 2.0}
@@ -133,22 +156,30 @@ def certificate(
     if c.ndim != 1 or c.size == 0 or not np.all((c > 0) & (c < 2)):
         raise ValueError(f"tilts={tilts!r}: need at least one number, each between 0 and 2")
     scale = float(floats("kappa", kappa))
-    squares, gap, weight = np.broadcast_arrays(
+    squares, gap, weight, lost = np.broadcast_arrays(
         0.5 * float(floats("smoothness", smoothness)) * floats("sum_sq_step", sum_sq_step),
         floats("f_gap", f_gap, low=-np.inf),
         floats("sum_weight", sum_weight, strict=True, remedy="take a step first"),
+        floats("sum_sq_rounding", sum_sq_rounding),
     )
     noise = scale / c * np.log(c.size / p)
     column = (-1, *[1] * gap.ndim)
-    candidates = (gap + squares + noise.reshape(column)) / (1 - c / 2).reshape(column)
-    best = np.argmin(candidates, axis=0)
+    share = (1 - c / 2).reshape(column)
+    exact = (gap + squares + noise.reshape(column)) / share
+    # The roots of X - exact - sqrt(X R)/share; without one, exact < 0 and a constant is false.
+    half = np.sqrt(lost) / (2 * share)
+    root = half + np.sqrt(np.maximum(half**2 + exact, 0.0))
+    extra = 2 * half * np.where((half > 0) & (half**2 + exact >= 0), root, 0.0)
+    best = np.argmin(exact + extra, axis=0)
     factor = 1 / ((1 - c[best] / 2) * weight)
     start, moved, chance = gap * factor, squares * factor, noise[best] * factor
+    rounding = np.take_along_axis(extra, best[None], axis=0)[0] / weight
     return Certificate(
-        unwrap(np.asarray(start + moved + chance)),
+        unwrap(np.asarray(start + moved + chance + rounding)),
         unwrap(np.asarray(start)),
         unwrap(np.asarray(moved)),
         unwrap(np.asarray(chance)),
+        unwrap(np.asarray(rounding)),
         unwrap(np.asarray(c[best])),
         p,
     )
