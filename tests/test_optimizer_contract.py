@@ -456,6 +456,39 @@ def test_compiled_step_equals_eager(capturable: bool) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (asgld.ASG, {"fused": False}),
+        pytest.param(
+            asgld.ASGLD,
+            {"fused": True},
+            marks=pytest.mark.skipif(_native.unavailable_reason() is not None, reason="no kernel"),
+        ),
+        pytest.param(asgld.NetworkASGLD, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_schedule_does_not_compile_the_step_anew(build: Any, options: dict[str, Any]) -> None:
+    """Twice: for the first lr as a constant, and for all others, as torch's own optimizers are."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    (p,) = make_parameters([(7,)])
+    optimizer = build([p], lr=0.1, **options)
+    compiled = torch.compile(optimizer.step)
+    for k in range(5):
+        optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
+        p.grad = make_tensor(7, seed=k)
+        compiled()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    (q,) = make_parameters([(7,)])
+    eager = build([q], lr=0.1, **options)
+    for k in range(5):
+        eager.param_groups[0]["lr"] = 0.1 / (k + 1)
+        q.grad = make_tensor(7, seed=k)
+        eager.step()
+    torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.skipif(_native.unavailable_reason() is not None, reason="needs the compiled kernel")
 @pytest.mark.parametrize(
     "options",

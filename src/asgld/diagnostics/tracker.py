@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 
 from asgld.methods.langevin import TorchMethod
 from asgld.optim import ASGLD
+from asgld.optim.rule import Rule
 from asgld.theory.certificate import Certificate, certificate, noise_scale
 
 _KEY = "certificate"
@@ -34,11 +34,7 @@ _WHY_NOT = {
     "maximize": "the bound is about descent, and this run ascends",
     "opposed": "a step that drops or turns round a part of the momentum is not in the proof",
 }
-_PAPER = {
-    name: parameter.default
-    for name, parameter in inspect.signature(ASGLD.__init__).parameters.items()
-    if parameter.default is not inspect.Parameter.empty
-}
+_PAPER = Rule._field_defaults
 _DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 

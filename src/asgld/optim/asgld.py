@@ -176,8 +176,8 @@ class ASGLD(Optimizer):
             return
         everyone = [p for g in self.param_groups for p in g["params"]]
         taken = {int(self.state[p]["stream"]) for p in everyone if self.state.get(p)}
-        if "param_names" in group:
-            name_of = dict(zip(group["params"], group["param_names"], strict=True))
+        if names := _names(group):
+            name_of = dict(zip(group["params"], names, strict=True))
             streams = noise_contract.streams_of_names([name_of[p] for p in missing], taken)
         else:
             place_of = {p: i for i, p in enumerate(everyone)}
@@ -467,8 +467,15 @@ def _known(knobs: Iterable[str]) -> str:
 
 def _name(group: dict[str, Any], number: int, place: int) -> str:
     """Name a parameter for a message."""
-    names = group.get("param_names")
+    names = _names(group)
     return repr(names[place]) if names else f"parameter {place} of group {number}"
+
+
+def _names(group: dict[str, Any]) -> list[str]:
+    """Return the names of a group's parameters, if each has one. torch's ZeRO deals parameters out
+    to ranks and leaves the list of names as it was."""
+    names = group.get("param_names", [])
+    return names if len(names) == len(group["params"]) else []
 
 
 def _check_graph_capture(optimizer: Optimizer) -> None:
