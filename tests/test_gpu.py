@@ -239,3 +239,144 @@ def test_gpu_fused_step_takes_no_memory() -> None:
         t.nbytes for s in optimizer.state.values() for t in s.values() if torch.is_tensor(t)
     )
     assert state == sum(4 * p.numel() + 8 for p in params)
+
+
+# ----------------------------------------------------------------------------------------------
+# What may become of tensors between steps; tests/test_safe_step.py has more, on the CPU
+# ----------------------------------------------------------------------------------------------
+
+GRADIENTS = {
+    "expanded": lambda p: torch.ones(1, dtype=p.dtype, device="cuda").expand(p.shape),
+    "every other": lambda p: make_tensor(2 * p.numel(), seed=7, dtype=p.dtype).cuda()[::2],
+    "negated": lambda p: torch._neg_view(make_tensor(*p.shape, seed=8, dtype=p.dtype).cuda()),
+    "the parameter's own memory": lambda p: p.detach(),
+}
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+def test_gpu_gradient_of_any_kind_is_read_as_it_is(kind: str) -> None:
+    ends = []
+    for options in (FUSED, LOOP):
+        params = make(shapes=[(1000,)])
+        optimizer = asgld.ASGLD(params, lr=0.05, sigma=0.1, **options)
+        for k in range(6):
+            feed(optimizer, k)
+            if k >= 2 and k % 2:
+                params[0].grad = GRADIENTS[kind](params[0])
+            optimizer.step()
+        ends.append(values(params))
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "grad_dtype"),
+    [
+        (torch.float32, torch.bfloat16),
+        (torch.bfloat16, torch.float32),
+        (torch.float64, torch.float32),
+        (torch.float32, torch.float64),
+    ],
+)
+def test_gpu_gradient_of_another_dtype_is_read_in_that_dtype(
+    dtype: torch.dtype, grad_dtype: torch.dtype
+) -> None:
+    if not hasattr(Tensor, "grad_dtype"):
+        pytest.skip("this torch has no grad_dtype")
+    sums = []
+    for options in (FUSED, LOOP):
+        (p,) = make(dtype, [(1000,)])
+        p.grad_dtype = grad_dtype
+        optimizer = asgld.ASGLD([p], lr=0.05, sigma=0.1, **options)
+        for k in range(3):
+            p.grad = make_tensor(1000, seed=k, dtype=grad_dtype).cuda()
+            optimizer.step()
+        sums.append(optimizer.state[p]["sum"])
+    torch.testing.assert_close(*sums, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("replace", [lambda t: t[:4], lambda t: t.t(), lambda t: t[:, :3]])
+def test_gpu_replaced_memory_is_refused(replace: Any) -> None:
+    buffer = torch.zeros(200, device="cuda")
+    p = buffer[64:112].view(8, 6).requires_grad_()
+    optimizer = asgld.ASGLD([p], **FUSED)
+    run(optimizer, 3)
+    p.data = replace(p.data)
+    p.grad = torch.ones_like(p)
+    before = buffer.clone()
+    with pytest.raises(ValueError, match="shape"):
+        optimizer.step()
+    assert torch.equal(buffer, before)
+
+
+def test_gpu_groups_keep_their_knobs_when_they_change_places() -> None:
+    ends = []
+    for is_reversed in (False, True):
+        params = make(shapes=[(50,), (60,)])
+        groups = [{"params": [p], "lr": 10.0**-i} for i, p in enumerate(params)]
+        optimizer = asgld.ASGLD(groups, sigma=0.1, **FUSED)
+        for k in range(5):
+            if k == 2 and is_reversed:
+                optimizer.param_groups.reverse()
+            for i, p in enumerate(params):
+                p.grad = make_tensor(*p.shape, seed=10 * k + i).cuda()
+            optimizer.step()
+        ends.append(values(params))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("options", [FUSED, {"foreach": True}, LOOP], ids=str)
+@pytest.mark.parametrize("kind", ["lr nan", "lr below zero", "count past 32 bits", "count below 0"])
+def test_gpu_illegal_values_on_the_device_move_nothing(kind: str, options: dict[str, Any]) -> None:
+    """The host does not wait to see them, so nothing can be raised."""
+    params = make(shapes=[(1000,), (33, 5)])
+    lr = torch.tensor(0.1, device="cuda")
+    optimizer = asgld.ASGLD(params, lr=lr, sigma=0.1, momentum=0.9, capturable=True, **options)
+    run(optimizer, 2)
+    if kind.startswith("lr"):
+        lr.fill_(float("nan") if "nan" in kind else -1.0)
+    else:
+        for p in params:
+            optimizer.state[p]["step"].fill_(2**32 if "past" in kind else -5)
+    states = [optimizer.state[p][n] for p in params for n in ("step", "sum", "momentum")]
+    before = [t.detach().clone() for t in (*params, *states)]
+    run(optimizer, 2)
+    for now, then in zip((*params, *states), before, strict=True):
+        assert torch.equal(now, then)
+    if kind.startswith("lr"):
+        lr.fill_(0.1)
+        run(optimizer, 1)
+        assert int(optimizer.state[params[0]]["step"]) == 3
+
+
+def test_gpu_count_past_32_bits_moves_nothing_where_the_host_counts() -> None:
+    params = make(shapes=[(1000,)])
+    optimizer = asgld.ASGLD(params, sigma=0.1, **FUSED)
+    run(optimizer, 2)
+    optimizer.state[params[0]]["step"].fill_(2**32)
+    before = values(params)
+    run(optimizer, 2)
+    assert torch.equal(values(params), before)
+    assert int(optimizer.state[params[0]]["step"]) == 2**32
+
+
+@pytest.mark.parametrize("build", [asgld.NetworkASGLD, asgld.PSGLD])
+@pytest.mark.parametrize("is_tensor", [False, True])
+def test_gpu_presets_are_the_loop_under_a_schedule(build: Any, is_tensor: bool) -> None:
+    """`noise`, which follows lr, and `noise_bound`."""
+    ends = []
+    for options in (FUSED, LOOP):
+        params = make()
+        lr: Any = torch.tensor(1e-2, device="cuda") if is_tensor else 1e-2
+        optimizer = build(params, lr=lr, capturable=is_tensor, **options)
+        for k in range(8):
+            feed(optimizer, k)
+            if k < 3:  # gradients of zero, where noise alone would explode
+                for p in params:
+                    p.grad = torch.zeros_like(p)
+            if is_tensor:
+                lr.fill_(1e-2 / (k + 1))
+            else:
+                optimizer.param_groups[0]["lr"] = 1e-2 / (k + 1)
+            optimizer.step()
+        ends.append(values(params))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)

@@ -21,7 +21,15 @@ from asgld.optim.rule import KNOBS, NUMBERS, Rule
 
 ROOT = Path(__file__).parents[1]
 # Knobs that say how a step is run, not what it computes.
-HOW = ("seed", "stochastic_rounding", "sum_dtype", "capturable", "differentiable", "foreach", "fused")
+HOW = (
+    "seed",
+    "stochastic_rounding",
+    "sum_dtype",
+    "capturable",
+    "differentiable",
+    "foreach",
+    "fused",
+)
 
 
 def test_constructor_has_every_knob_and_its_default() -> None:
@@ -90,8 +98,10 @@ def test_ends_of_a_range_are_what_the_message_says(name: str) -> None:
         sign = "<=" if belongs else "<"
         if math.isfinite(value):
             said = knob.need(name)
-            assert f"{value:g} {sign} {name}" in said or f"{name} {sign} {value:g}" in said or (
-                f"{name} >= {value:g}" in said
+            assert (
+                f"{value:g} {sign} {name}" in said
+                or f"{name} {sign} {value:g}" in said
+                or (f"{name} >= {value:g}" in said)
             )
 
 

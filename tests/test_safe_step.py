@@ -384,7 +384,10 @@ BAD_CHANGES: dict[str, tuple[Callable[[asgld.ASGLD, Tensor], Any], type[Exceptio
     ),
     "decay of two": (lambda o, p: o.param_groups[-1].update(decay=2.0), ValueError),
     "sigma None": (lambda o, p: o.param_groups[-1].update(sigma=None), ValueError),
-    "two backends": (lambda o, p: o.param_groups[-1].update(fused=True, foreach=True), RuntimeError),
+    "two backends": (
+        lambda o, p: o.param_groups[-1].update(fused=True, foreach=True),
+        RuntimeError,
+    ),
     "a knob is gone": (lambda o, p: o.param_groups[-1].pop("alpha"), ValueError),
     "a count past 32 bits": (lambda o, p: o.state[p]["step"].fill_(2**32), RuntimeError),
     "a count below zero": (lambda o, p: o.state[p]["step"].fill_(-1), ValueError),

@@ -289,9 +289,17 @@ def test_presets_resume_bit_for_bit(build: Any) -> None:
         (asgld.ASGLD, {"annealing": -1.0}, ValueError, "annealing value: -1.0"),
         (asgld.ASGLD, {"opposed": 0.0}, ValueError, "opposed value: 0.0 with momentum=0"),
         *(
-            (asgld.ASGLD, {"opposed": value, "momentum": 0.9}, kind, f"opposed value: {value!r}: need")
+            (
+                asgld.ASGLD,
+                {"opposed": value, "momentum": 0.9},
+                kind,
+                f"opposed value: {value!r}: need",
+            )
             for value, kind in (
-                (True, TypeError), ("drop", TypeError), (math.nan, ValueError), (1.1, ValueError),
+                (True, TypeError),
+                ("drop", TypeError),
+                (math.nan, ValueError),
+                (1.1, ValueError),
                 (-1.1, ValueError),
             )
         ),

@@ -24,9 +24,7 @@ class Snapshot:
     """Tensors as they were: kind, shape, strides and, unless they may move, addresses."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._guards = _TensorGuards(
-            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
-        )
+        self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self.addresses = list(map(Tensor.data_ptr, tensors))
         self._all = list(range(len(tensors)))
 

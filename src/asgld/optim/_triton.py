@@ -285,7 +285,10 @@ class Table:
         self._seeds = self._send([seed])
         self._rule = knobs
         self._is_simple = (
-            rule.decay is None and rule.clip is None and not rule.momentum and not rule.annealing
+            rule.decay is None
+            and rule.clip is None
+            and not rule.momentum
+            and not rule.annealing
             and (rule.noise_bound is None or not rule.has_noise)
         )
         self._compiled: dict[Any, tuple[Any, ...]] = {}

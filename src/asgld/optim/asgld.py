@@ -432,9 +432,7 @@ class ASGLD(Optimizer):
             streams: list[Any] = []
             layouts: list[Any] = []
             momenta: list[Any] = []
-            backend = self._init_group(
-                group, params, grads, sums, steps, streams, layouts, momenta
-            )
+            backend = self._init_group(group, params, grads, sums, steps, streams, layouts, momenta)
             if not params:
                 continue
             rule = rule_of(group)

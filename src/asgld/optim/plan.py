@@ -380,9 +380,7 @@ class Plan:
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that was last found to fit."""
-        self._kernels.step(
-            self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf
-        )
+        self._kernels.step(self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf)
         # Autograd must learn that what it may have saved is no more.
         torch.autograd.graph.increment_version(self._tracked)
 

@@ -360,7 +360,9 @@ def describe(indent: str = "") -> str:
             text += f" ({knob.need(name).partition(';')[0].removeprefix('need ')})"
         lines.append(
             textwrap.fill(
-                f"{name}: {text}.", 100 - len(indent), initial_indent=indent,
+                f"{name}: {text}.",
+                100 - len(indent),
+                initial_indent=indent,
                 subsequent_indent=indent + "    ",
             )  # fmt: skip
         )
