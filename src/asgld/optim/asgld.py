@@ -186,8 +186,12 @@ class ASGLD(Optimizer):
                 streams.append(next(i for i in itertools.count(place_of[p]) if i not in taken))
                 taken.add(streams[-1])
         stays = self._counts_with_params(group, rule)
-        for p, stream in zip(missing, streams, strict=True):
-            self.state[p] = state.create(p, rule, stream, counts_with_param=stays)
+        made = [
+            state.create(p, rule, stream, counts_with_param=stays)
+            for p, stream in zip(missing, streams, strict=True)
+        ]
+        state.share(made, rule)
+        self.state.update(zip(missing, made, strict=True))
 
     def _counts_with_params(self, group: dict[str, Any], rule: Rule) -> bool:
         """Whether step counts live with the parameters, since no host may, or need, read them."""
@@ -227,7 +231,7 @@ class ASGLD(Optimizer):
         lengths = [len(group["params"]) for group in groups]
         if lengths != [len(group["params"]) for group in self.param_groups]:
             return  # torch says so
-        states = []
+        states: list[tuple[Tensor, dict[str, Any]]] = []
         for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):
             where = f"param_groups[{i}]"
             state.check_group(saved_group, where)
@@ -254,6 +258,7 @@ class ASGLD(Optimizer):
                 else:
                     raise ValueError(f"state of {name} is missing")
                 states.append((p, restored))
+            state.share([s for _, s in states[-len(group["params"]) :]], rule)
         state.check_streams(s for _, s in states)
         yield from states
 
@@ -337,7 +342,8 @@ class ASGLD(Optimizer):
             return loss
         # Every group is checked before any is updated: a plan checks what may have changed since it
         # was made, and a group without one that fits is collected anew.
-        plans = [self._plan_of(group) for group in self.param_groups]
+        held = list(self.state), list(self.state.values())
+        plans = [self._plan_of(group, *held) for group in self.param_groups]
         if None in plans:
             self._step_anew(plans)
             return loss
@@ -351,10 +357,12 @@ class ASGLD(Optimizer):
         """Return what a gradient scaler leaves here: `grad_scale` and `found_inf`."""
         return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
-    def _plan_of(self, group: dict[str, Any]) -> Plan | None:
+    def _plan_of(
+        self, group: dict[str, Any], keys: list[Tensor], states: list[Any]
+    ) -> Plan | None:
         """Return the plan of a group, if it has one that fits."""
         found = self._plans.get(id(group))
-        if found is None or found.group is not group or not found.fits(self.state):
+        if found is None or found.group is not group or not found.fits(keys, states):
             return None
         return found
 

@@ -9,16 +9,16 @@ not match is collected anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asgld.noise import Layout
+from asgld.noise import MAX_STEP, Layout
 from asgld.optim import _memory
 from asgld.optim.functional import Tensors, working_dtype
 from asgld.optim.rule import FLAGS, NUMBERS, Rule, check, check_lr, rule_of
@@ -26,6 +26,9 @@ from asgld.optim.state import sum_dtype
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+_MOST_TAKEN = 16
 
 
 class Table(Protocol):
@@ -98,6 +101,7 @@ class Kernels:
         self._types = [_grad_dtype(g, p) for g, p in zip(grads, params, strict=True)]
         self._copied = {i for i, g in enumerate(grads) if not _is_dense(g, self._types[i])}
         self._copied |= self._shared(list(map(Tensor.data_ptr, grads)))
+        self._taken: set[tuple[int, ...]] = set()
         in_turn = self._written.overlap()
         self._parts = _parts(tensors, self._types, host_counts=host_counts, in_turn=in_turn)
 
@@ -107,7 +111,14 @@ class Kernels:
 
     def take(self, addresses: list[int]) -> bool:
         """Whether gradients that moved need no other copies than those before them."""
-        return self._shared(addresses) <= self._copied
+        known = tuple(addresses)  # gradients come back to where they were
+        if known not in self._taken:
+            if not self._shared(addresses) <= self._copied:
+                return False
+            if len(self._taken) == _MOST_TAKEN:
+                self._taken.clear()
+            self._taken.add(known)
+        return True
 
     def step(
         self,
@@ -307,29 +318,37 @@ class Plan:
         self._absent = [p for p in self._params if p.grad is None]
         self._dtypes = {working_dtype(p) for p in self._params}
         # What the optimizer's state holds.
-        self._keys = list(states)
-        place_of = {id(p): i for i, p in enumerate(self._keys)}
+        place_of = {id(p): i for i, p in enumerate(states)}
         self._places = [place_of[id(p)] for p in self._owners]
-        names = ("step", "sum", "stream", *(("momentum",) if rule.momentum != 0.0 else ()))
-        self._entries = itemgetter(*names)
-        of_owners = [states[p] for p in self._owners]
-        self._state = list(chain.from_iterable(map(self._entries, of_owners)))
-        # How tensors look and where they lie.
-        self._fixed: list[Any] = [*self._owners, *self._state]
-        self._shards = _places_of_shards(self._fixed)
+        self._num_states = len(states)
+        own = [states[p] for p in self._owners]
+        self._entries = list(_entries(own))
+        # How tensors look and where they lie: what kernels read and write.
+        fixed = [*self._owners, *(state["sum"] for state in own)]
+        fixed += [state["momentum"] for state in own] if rule.momentum != 0.0 else []
+        self._fixed: list[Any] = fixed
+        self._shards = _places_of_shards(fixed)
         self._shards_of_grads = _places_of_shards(self._owners)
         self._specs = _specs(self._owners, self._shards_of_grads)
-        self._kept = _memory.Snapshot(_held(self._fixed, self._shards))
+        self._kept = _memory.Snapshot(_held(fixed, self._shards))
+        self._steps = [state["step"] for state in own]
+        self._counts = _memory.Snapshot(self._steps)
         self._grads = tensors.grads
         self._at_grads = _memory.Snapshot(tensors.grads)
-        # What the host may have read of them.
-        self._read = [state[name] for state in of_owners for name in ("stream", "step")]
-        self._versions = _versions(self._read)
+        # What the host has read of them. The counts do not reach their end before so many steps.
+        self._watched = _watched([*self._steps, *(state["stream"] for state in own)])
+        self._versions = _versions(self._watched)
+        counts = [int(step) for step in self._steps if step.is_cpu]
+        self._steps_left = MAX_STEP + 1 - max(counts, default=0)
         self._tracked = [p for p in self._owners if not p.is_inference()]
         self._kernels = Kernels(tensors, host_counts=not rule.capturable)
 
-    def fits(self, states: dict[Tensor, dict[str, Any]]) -> bool:
-        """Whether the plan serves this step. Raise where a knob of the group has no meaning."""
+    def fits(self, keys: list[Tensor], states: list[Any]) -> bool:
+        """Whether the plan serves this step. Raise where a knob of the group has no meaning.
+
+        Args:
+            keys, states: the optimizer's state, as lists: tensors are slow keys.
+        """
         rule, last = rule_of(self.group), self._rule
         if rule[1:] == last[1:]:
             check_lr(rule.lr)
@@ -338,21 +357,26 @@ class Plan:
             if _settings(rule) != _settings(last):
                 return False
         self._rule = rule
-        return self._holds_the_same(states) and self._looks_the_same()
+        return (
+            self._steps_left > 0
+            and self._holds_the_same(keys, states)
+            and self._looks_the_same()
+        )
 
-    def _holds_the_same(self, states: dict[Tensor, dict[str, Any]]) -> bool:
+    def _holds_the_same(self, keys: list[Tensor], states: list[Any]) -> bool:
         """Whether the group and the state hold the same objects."""
-        params, keys = self.group["params"], list(states)
-        if len(params) != len(self._params) or len(keys) != len(self._keys):
+        params = self.group["params"]
+        if len(params) != len(self._params) or len(keys) != self._num_states:
             return False
-        if not (all(map(is_, params, self._params)) and all(map(is_, keys, self._keys))):
+        if not all(map(is_, params, self._params)):
             return False
-        values = list(states.values())  # not looked up by tensors, which are slow keys
+        if not all(map(is_, map(keys.__getitem__, self._places), self._owners)):
+            return False
         try:
-            entries = map(self._entries, map(values.__getitem__, self._places))
-            return all(map(is_, chain.from_iterable(entries), self._state))
-        except (KeyError, TypeError):  # an entry is gone, or the state is no dict
+            entries = list(_entries(map(states.__getitem__, self._places)))
+        except TypeError:  # a state is no dict
             return False
+        return len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
 
     def _looks_the_same(self) -> bool:
         """Whether tensors lie where they lay and are read as they were; gradients may move."""
@@ -369,7 +393,8 @@ class Plan:
                 self._at_grads.looks_like(grads)
                 and self._kept.looks_like(fixed)
                 and not self._kept.moved(fixed)
-                and _versions(self._read) == self._versions
+                and not self._counts.moved(self._steps)
+                and _versions(self._watched) == self._versions
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return False
@@ -380,9 +405,23 @@ class Plan:
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that was last found to fit."""
-        self._kernels.step(self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf)
+        self._kernels.step(
+            self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf
+        )
+        self._steps_left -= 1
         # Autograd must learn that what it may have saved is no more.
         torch.autograd.graph.increment_version(self._tracked)
+
+
+def _entries(states: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    """All that states hold, one after the other."""
+    return chain.from_iterable(map(dict.values, states))
+
+
+def _watched(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors whose versions tell of a write to any of these: views share their base's."""
+    bases = (t._base if t._is_view() and t._base is not None else t for t in tensors)
+    return list({id(base): base for base in bases}.values())
 
 
 def _settings(rule: Rule) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ momentum    average of scaled gradients, shaped like `sum`, in the working preci
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import NoneType
 from typing import Any, cast
 
@@ -49,6 +49,21 @@ def create(p: Tensor, rule: Rule, stream: int, *, counts_with_param: bool) -> St
     if rule.momentum != 0.0:
         state["momentum"] = _no_momentum(p)
     return state
+
+
+def share(states: Sequence[State], rule: Rule) -> None:
+    """Let counts, and streams, of a group be views of one tensor, whose version then tells of a
+    write to any of them."""
+    if rule.differentiable:
+        return  # autograd would take a write to one for a write to all
+    for name in ("step", "stream"):
+        of_device: dict[torch.device, list[State]] = {}
+        for state in states:
+            of_device.setdefault(state[name].device, []).append(state)
+        for members in of_device.values():
+            together = torch.stack([state[name] for state in members])
+            for state, one in zip(members, together, strict=True):
+                state[name] = one
 
 
 def _no_momentum(p: Tensor) -> Tensor:
