@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import itertools
 import math
 import os
 import pickle
@@ -445,7 +446,7 @@ class Side:
 
     def state(self, p: Tensor) -> dict[str, Any]:
         """Return a parameter's state, without making any."""
-        return self.optimizer.state[p] if p in self.optimizer.state else {}
+        return self.optimizer.state.get(p, {})
 
     # -- gradients -----------------------------------------------------------------------------
 
@@ -1304,11 +1305,15 @@ def shrink(program: Program, still: Callable[[Program], bool]) -> Program:
 
     is_done = False
     while not is_done:
-        is_done = True
-        for candidate in smaller(program):
+        is_done, place = True, 0
+        # What could not be left out before is not tried again until all else was.
+        while (
+            candidate := next(itertools.islice(smaller(program), place, None), None)
+        ) is not None:
             if still(candidate):
                 program, is_done = candidate, False
-                break
+            else:
+                place += 1
     return program
 
 
@@ -1366,12 +1371,22 @@ def crash_of(code: int) -> str:
     return f"crash by {signal.Signals(-code).name}" if code < 0 else f"crash with exit code {code}"
 
 
-def examine(program: Program, margin: int) -> str | None:
-    """Return the worst that is wrong with a case, which may be that it crashes."""
-    said, code = in_child(lambda say: say(first_fault(program, margin) or ""))
-    if code != 0:
-        return crash_of(code) if not said else said[0]
-    return said[0] or None
+def shrink_in_child(program: Program, fault: str, margin: int) -> Program:
+    """Leave out what a finding does not need, where running it may crash."""
+    if fault.startswith("crash"):
+
+        def crashes(candidate: Program) -> bool:
+            said, code = in_child(lambda say: say(first_fault(candidate, margin) or ""))
+            return code != 0 and not said and crash_of(code) == fault
+
+        return shrink(program, crashes)
+
+    def work(say: Callable[[str], None]) -> None:
+        small = shrink(program, lambda candidate: first_fault(candidate, margin) == fault)
+        say(pickle.dumps(small).hex())
+
+    said, code = in_child(work)
+    return pickle.loads(bytes.fromhex(said[0])) if code == 0 else program
 
 
 def survey(
@@ -1424,9 +1439,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind = f"{fault} ({program.backend})"
         if not given.no_shrink:
             _native.set_build(builds[number % len(builds)])
-            program = shrink(program, lambda p, fault=fault: examine(p, margin) == fault)  # type: ignore[misc]
-            what = [" ".join(map(str, op if op[0] != "add" else op[:1])) for op in
-                    (_anonymous(op) for op in program.operations)]  # fmt: skip
+            program = shrink_in_child(program, fault, margin)
+            what = [" ".join(a for a in op if isinstance(a, str)) for op in program.operations]
             kind = f"{kind} <- {', '.join(what)}"
         if kind not in kinds:
             print(f"case {number}: {kind}", flush=True)
@@ -1439,12 +1453,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind, found in sorted(kinds.items(), key=lambda item: -len(item[1])):
         print(f"{len(found):5} first {found[0]:5}: {kind}")
     return 1 if kinds else 0
-
-
-def _anonymous(operation: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an operation without which parameter and which seed."""
-    words = [a for a in operation if isinstance(a, str)]
-    return tuple(words)
 
 
 if __name__ == "__main__":
