@@ -602,8 +602,8 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a is b or a == b or (a != a and b != b))
 
 
-def disagreement(ours: Tensor, theirs: Tensor) -> str | None:
-    """Return how two tensors differ by more than rounding, or None."""
+def disagreement(ours: Tensor, theirs: Tensor, precision: float = 0.0) -> str | None:
+    """Return how two tensors differ by more than rounding, or `precision`; or None."""
     if ours.shape != theirs.shape:
         return f"shapes {tuple(theirs.shape)} and {tuple(ours.shape)}"
     if ours.dtype != theirs.dtype:
@@ -618,7 +618,7 @@ def disagreement(ours: Tensor, theirs: Tensor) -> str | None:
     if not torch.equal(a.isnan(), b.isnan()):
         return "not a number in other places"
     apart = (a - b).abs()
-    wrong = apart > relative * b.abs() + absolute
+    wrong = apart > max(relative, precision) * b.abs() + max(absolute, precision)
     if not bool(wrong.any()):
         return None
     at = int(wrong.reshape(-1).nonzero()[0])
@@ -709,7 +709,10 @@ class World:
         """Return where the twins differ, then set the twin's values to the loop's."""
         faults = []
         for i, (p, q) in enumerate(zip(self.loop.params, self.twin.params, strict=True)):
-            if text := disagreement(q.detach(), p.detach()):
+            # A step size that is a float32 tensor makes the scale of the noise one, too.
+            lr = self.loop.group_of(p)["lr"]
+            precision = 1e-6 if isinstance(lr, Tensor) and lr.dtype == torch.float32 else 0.0
+            if text := disagreement(q.detach(), p.detach(), precision):
                 faults.append(f"parameter differs ({i}, {text})")
             ours, theirs = self.twin.state(q), self.loop.state(p)
             if ours.keys() != theirs.keys():
@@ -1024,9 +1027,12 @@ def _forget_all(side: Side) -> None:
 
 
 def _lr_in_place(side: Side, g: int, seed: int) -> None:
-    lr = side.group(g)["lr"]
-    if isinstance(lr, Tensor):
-        lr.fill_(0.01 * (1 + seed % 5))
+    """Write to the step size where it is a tensor; where it is not, set it."""
+    group, value = side.group(g), 0.03125 * (1 + seed % 5)
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(value)
+    else:
+        group["lr"] = value
 
 
 def _copied(side: Side, duplicate: Callable[[Any], Any], seed: int) -> None:
