@@ -773,6 +773,8 @@ class World:
             self.set_knob(*arguments)
         elif name == "backend":
             self.set_backend(*arguments)
+        elif name == "lr_in_place":
+            self.write_lr(*arguments)
         elif name.startswith(("illegal", "wrong")):
             must_raise = None if name == "wrong_state_dtype" else True
             self.broken(lambda side: BREAKS[name](side, *arguments), must_raise)
@@ -796,6 +798,17 @@ class World:
 
         self.broken(change)
 
+    def write_lr(self, g: int, seed: int) -> None:
+        """Write to a step size that is a tensor, which groups may share; set one that is not."""
+        value, chosen = 0.03125 * (1 + seed % 5), self.loop.group(g)
+        groups = [group["lr"] is chosen["lr"] for group in self.loop.optimizer.param_groups]
+        for side in self.sides:
+            for group, is_same in zip(side.optimizer.param_groups, groups, strict=True):
+                if is_same and isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(value)
+                elif is_same:
+                    group["lr"] = value
+
     def set_backend(self, name: str) -> None:
         """Let another backend run the twin from here on."""
         for group in self.twin.optimizer.param_groups:
@@ -808,6 +821,9 @@ class World:
 
     def load(self, kind: str, i: int, seed: int) -> None:
         """Load a state: one's own, or one that is damaged, which must raise."""
+        for side in self.sides:
+            for p in side.retired:  # torch's state_dict() fails on state that belongs to no group
+                side.optimizer.state.pop(p, None)
         is_whole = all(side.state(p) for side in self.sides for p in side.params)
         if kind == "own":
             states = [copy.deepcopy(side.optimizer.state_dict()) for side in self.sides]
@@ -894,12 +910,14 @@ def _slice(side: Side, i: int, seed: int) -> None:
 
 
 def _narrow(side: Side, i: int, seed: int) -> None:
-    """The same memory as another dtype, the same shape."""
+    """The same memory as another dtype, the same shape. The state of one of half precision is that
+    of float32; for one of float32 that of float64 is not."""
     _, p = side.find(i)
     dtypes = NARROWER.get(p.dtype)
-    is_odd = p.dtype == torch.float64 and "momentum" in side.state(p)
-    if dtypes is None or not p.is_contiguous() or is_odd or p.numel() == 0:
+    if dtypes is None or not p.is_contiguous() or p.numel() == 0:
         return
+    if p.dtype == torch.float64:
+        side.optimizer.state.pop(p, None)
     dtype = dtypes[seed % len(dtypes)]
     data = p.data.view(-1).view(dtype)[: p.numel()].view(p.shape)
     data.copy_(make_values(p.shape, dtype, seed))
@@ -953,9 +971,15 @@ def _renumber(side: Side, params: list[Tensor]) -> None:
 
 
 def _add(side: Side, spec: Spec) -> None:
+    made = [side.make(spec)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        side.optimizer.add_param_group({"params": [side.make(spec)], **BACKENDS[side.backend]})
+        try:
+            side.optimizer.add_param_group({"params": made, **BACKENDS[side.backend]})
+        except RuntimeError as error:
+            if "cannot be served" not in str(error):
+                raise
+            side.optimizer.add_param_group({"params": made, **BACKENDS["default"]})
     side.give(len(side.params) - 1, "fresh", spec.seed + 1)
 
 
@@ -1026,15 +1050,6 @@ def _forget_all(side: Side) -> None:
     side.optimizer.state.clear()
 
 
-def _lr_in_place(side: Side, g: int, seed: int) -> None:
-    """Write to the step size where it is a tensor; where it is not, set it."""
-    group, value = side.group(g), 0.03125 * (1 + seed % 5)
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(value)
-    else:
-        group["lr"] = value
-
-
 def _copied(side: Side, duplicate: Callable[[Any], Any], seed: int) -> None:
     """Go on with a copy of the optimizer and its parameters."""
     side.drop_gradients()
@@ -1064,7 +1079,6 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "clone": _clone,
     "forget": _forget,
     "forget_all": _forget_all,
-    "lr_in_place": _lr_in_place,
     "deepcopy": lambda side, seed: _copied(side, copy.deepcopy, seed),
     "pickle": lambda side, seed: _copied(side, lambda o: pickle.loads(pickle.dumps(o)), seed),
 }
