@@ -49,9 +49,9 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 REFUSED = {
     "ASG": ("sigma", "beta", "noise"),
-    "SGLD": ("alpha", "beta"),
+    "SGLD": ("alpha", "beta", "noise_bound"),
     "PSGLD": ("alpha", "beta"),
-    "NetworkASGLD": ("alpha", "beta", "sigma"),
+    "NetworkASGLD": ("alpha", "beta", "sigma", "noise_bound"),
 }
 BACKENDS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False, "fused": False},
@@ -224,6 +224,8 @@ def generate(number: int, backend: str | None = None) -> Program:
                 for name, value in _draw_options(r, optimizer).items()
                 if name in ("lr", "sigma", "weight_decay", "maximize", "seed", "delta")
             }
+            if options.get("noise") is not None:
+                own.pop("sigma", None)
         groups.append((own, [_draw_spec(r, r.choice(dtypes)) for _ in range(count)]))
         left -= count
         if left == 0:
@@ -244,8 +246,10 @@ def _draw_options(r: random.Random, optimizer: str) -> dict[str, Any]:
     options.setdefault("lr", r.choice([0.1, 0.3]))
     if optimizer == "ASGLD":
         options.setdefault("sigma", r.choice([0.1, 0.0]))
-    if options.get("noise") is not None:
-        options.pop("sigma", None)
+    if options.get("noise") is not None and optimizer != "NetworkASGLD":
+        options["sigma"] = 0.0
+    if options.get("beta") == 0.0:
+        options.pop("noise_bound", None)
     if not options.get("momentum") and optimizer != "NetworkASGLD":
         options.pop("opposed", None)
     if options.get("momentum") == 0.0:
