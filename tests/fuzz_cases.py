@@ -712,10 +712,11 @@ class World:
     def compare(self) -> list[str]:
         """Return where the twins differ, then set the twin's values to the loop's."""
         faults = []
+        # A step size that is a float32 tensor makes the scale of the noise one, too.
+        sizes = [group["lr"] for group in self.loop.optimizer.param_groups]
+        is_single = any(isinstance(lr, Tensor) and lr.dtype == torch.float32 for lr in sizes)
+        precision = 1e-6 if is_single else 0.0
         for i, (p, q) in enumerate(zip(self.loop.params, self.twin.params, strict=True)):
-            # A step size that is a float32 tensor makes the scale of the noise one, too.
-            lr = self.loop.group_of(p)["lr"]
-            precision = 1e-6 if isinstance(lr, Tensor) and lr.dtype == torch.float32 else 0.0
             if text := disagreement(q.detach(), p.detach(), precision):
                 faults.append(f"parameter differs ({i}, {text})")
             ours, theirs = self.twin.state(q), self.loop.state(p)
