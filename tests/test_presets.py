@@ -1,4 +1,4 @@
-"""What the presets say of their noise: its size under schedules, and a start that cannot explode."""
+"""The noise of the presets: its size under schedules, and a start that cannot explode."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_whole_numbers_as_earlier_versions_saved_them_load() -> None:
 
 
 def test_pickle_of_an_earlier_version_goes_on() -> None:
-    optimizer, params = make()
+    optimizer, _ = make()
     for state in optimizer.state.values():
         state["stream"] = int(state["stream"])
     for group in optimizer.param_groups:

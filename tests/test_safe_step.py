@@ -162,7 +162,8 @@ def test_gradient_of_another_dtype_is_read_in_that_dtype(
         optimizer.state[p]["sum"], plain.state[q]["sum"], rtol=1e-6, atol=1e-6
     )
     torch.testing.assert_close(p.detach().to(q.dtype), q.detach(), rtol=0.02, atol=0.02)
-    assert (p_buffer[:GUARD] == CANARY).all() and (p_buffer[-GUARD:] == CANARY).all()
+    assert (p_buffer[:GUARD] == CANARY).all()
+    assert (p_buffer[-GUARD:] == CANARY).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,4 +1,4 @@
-"""What kernels, which work on addresses, must know of tensors: where they lie and how they are read.
+"""What kernels must know of tensors, since they work on addresses: where tensors lie in memory.
 
 `Snapshot` is how a plan made for some tensors proves that it still fits them.
 """
@@ -46,7 +46,7 @@ class Snapshot:
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is memory and nothing else: no subclass that stands for other tensors."""
     dispatch = type(tensor).__torch_dispatch__
-    return dispatch is torch._C._disabled_torch_dispatch_impl  # type: ignore[comparison-overlap]
+    return dispatch is torch._C._disabled_torch_dispatch_impl
 
 
 def is_whole(tensor: Tensor) -> bool:
@@ -110,7 +110,8 @@ class Spans:
             return np.zeros(len(addresses), bool)
         begins = np.asarray(addresses, np.uint64)
         last = np.searchsorted(self._begins, begins + sizes, "left").astype(np.int64) - 1
-        return (last >= 0) & (self._ends[last] > begins)
+        meets: npt.NDArray[Any] = (last >= 0) & (self._ends[last] > begins)
+        return meets
 
 
 def overlap(tensors: Sequence[Tensor]) -> bool:

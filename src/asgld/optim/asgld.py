@@ -244,8 +244,8 @@ class ASGLD(Optimizer):
                 raise type(error)(f"{where} of the loaded state: {error}") from None
             if "noise" not in saved_group and self.defaults["noise"] is not None:
                 warnings.warn(
-                    f"{where} was saved before `noise` was a knob: its sigma={rule.sigma!r} goes on "
-                    "and does not follow lr. Set sigma=0 and noise in the group to change that",
+                    f"{where} was saved before `noise` was a knob: its sigma={rule.sigma!r} goes "
+                    "on and does not follow lr. Set sigma=0 and noise in the group to change that",
                     stacklevel=6,
                 )
             stays = self._counts_with_params(merged, rule)
@@ -357,9 +357,7 @@ class ASGLD(Optimizer):
         """Return what a gradient scaler leaves here: `grad_scale` and `found_inf`."""
         return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
-    def _plan_of(
-        self, group: dict[str, Any], keys: list[Tensor], states: list[Any]
-    ) -> Plan | None:
+    def _plan_of(self, group: dict[str, Any], keys: list[Tensor], states: list[Any]) -> Plan | None:
         """Return the plan of a group, if it has one that fits."""
         found = self._plans.get(id(group))
         if found is None or found.group is not group or not found.fits(keys, states):

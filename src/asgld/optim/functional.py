@@ -363,8 +363,8 @@ def _foreach_add_scaled(
 
 
 def _store(into: Tensor, value: Tensor, draw: Draw, rule: Rule, shift: int = 0) -> None:
-    """Round `value` to the narrower dtype of `into`, in place; `shift` says which half of its random
-    word an element takes."""
+    """Round `value` to the narrower dtype of `into`, in place; `shift` says which half of its
+    random word an element takes."""
     if rule.stochastic_rounding and into.dtype in (torch.bfloat16, torch.float16):
         word = noise.torch_words(rule.seed, draw, Purpose.ROUND, value.device) >> shift
         into.copy_(noise.round_stochastically(value.float().contiguous(), word, into.dtype))

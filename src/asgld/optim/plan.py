@@ -358,9 +358,7 @@ class Plan:
                 return False
         self._rule = rule
         return (
-            self._steps_left > 0
-            and self._holds_the_same(keys, states)
-            and self._looks_the_same()
+            self._steps_left > 0 and self._holds_the_same(keys, states) and self._looks_the_same()
         )
 
     def _holds_the_same(self, keys: list[Tensor], states: list[Any]) -> bool:
@@ -405,9 +403,7 @@ class Plan:
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that was last found to fit."""
-        self._kernels.step(
-            self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf
-        )
+        self._kernels.step(self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf)
         self._steps_left -= 1
         # Autograd must learn that what it may have saved is no more.
         torch.autograd.graph.increment_version(self._tracked)

@@ -209,7 +209,7 @@ class Rule(NamedTuple):
         """Return the numbers among the knobs, in order, as kernels take them: None is not a number,
         and an lr that is a tensor is 0 and handed over by itself."""
         lr = 0.0 if isinstance(self.lr, Tensor) else self.lr
-        values = (lr, *self[1 : len(NUMBERS)])
+        values: tuple[Any, ...] = (lr, *self[1 : len(NUMBERS)])
         return [math.nan if value is None else float(value) for value in values]
 
 
@@ -364,6 +364,6 @@ def describe(indent: str = "") -> str:
                 100 - len(indent),
                 initial_indent=indent,
                 subsequent_indent=indent + "    ",
-            )  # fmt: skip
+            )
         )
     return "\n".join(lines)

@@ -80,9 +80,8 @@ def settle(p: Tensor, state: State, rule: Rule) -> None:
         value = state.get(name)
         if value is not None and value.device != p.device:
             # What was on the device "meta" never held anything.
-            state[name] = torch.zeros_like(_memory.real(p.detach()), dtype=value.dtype).copy_(
-                0 if value.is_meta else value
-            )
+            there = torch.zeros_like(_memory.real(p.detach()), dtype=value.dtype)
+            state[name] = there if value.is_meta else there.copy_(value)
     if state["step"].is_meta:
         state["step"] = torch.zeros((), dtype=torch.int64, device=p.device)
     if not isinstance(state["stream"], Tensor):
