@@ -12,6 +12,8 @@ from typing import Any
 
 import griffe
 
+from asgld.optim import rule
+
 _RULE = re.compile(r"^ *=+(?: +=+)+ *$")
 
 
@@ -20,7 +22,8 @@ class DocstringsToMarkdown(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = to_markdown(obj.docstring.value)
+            text = obj.docstring.value.replace("{knobs}", rule.describe("    ").lstrip())
+            obj.docstring.value = to_markdown(text)
 
 
 def to_markdown(text: str) -> str:

@@ -43,33 +43,45 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "agld": {"alpha": 0.0, "beta": 1.0, "sigma": 0.3, "lr": 0.5},
     "agld at lr = 1.9/M": {"alpha": 0.0, "beta": 1.0, "sigma": 0.3, "lr": 1.9},
     "agld, beta 2": {"alpha": 0.0, "beta": 2.0, "sigma": 0.3, "lr": 0.5},
-    "asgld": {"alpha": 1.0, "beta": 1.0, "sigma": 0.3, "lr": 0.5, "noise": 0.3},
-    "asgld at lr = 1.9/M": {"alpha": 1.0, "beta": 1.0, "sigma": 0.3, "lr": 1.9, "noise": 0.3},
-    "asgld, general powers": {"alpha": 0.6, "beta": 0.8, "sigma": 0.3, "lr": 0.5, "noise": 0.3},
-    "asg": {"alpha": 1.0, "beta": math.inf, "sigma": 0.0, "lr": 0.5, "noise": 0.3},
+    "asgld": {"alpha": 1.0, "beta": 1.0, "sigma": 0.3, "lr": 0.5, "sampling": 0.3},
+    "asgld at lr = 1.9/M": {"alpha": 1.0, "beta": 1.0, "sigma": 0.3, "lr": 1.9, "sampling": 0.3},
+    "asgld, general powers": {"alpha": 0.6, "beta": 0.8, "sigma": 0.3, "lr": 0.5, "sampling": 0.3},
+    "asg": {"alpha": 1.0, "beta": math.inf, "sigma": 0.0, "lr": 0.5, "sampling": 0.3},
 }
 # Settings beyond the paper's that the proof covers; "ratio" is how far from the truth they may be.
 COVERED: dict[str, dict[str, Any]] = {
     "annealing": {"alpha": 0.0, "beta": 0.0, "sigma": 0.3, "lr": 0.5, "annealing": 1.0},
-    "decay": {"decay": 0.9, "lr": 0.3, "sigma": 0.2, "beta": 1.0, "noise": 0.2},
+    "decay": {"decay": 0.9, "lr": 0.3, "sigma": 0.2, "beta": 1.0, "sampling": 0.2},
     "decay, cooled fast": {"decay": 0.9, "lr": 0.3, "sigma": 0.2, "beta": 2.0, "ratio": 10.0},
-    "decay that fills": {"decay": 0.9, "d_init": 0.0, "lr": 0.1, "sigma": 0.2, "noise": 0.2},
+    "decay that fills": {"decay": 0.9, "d_init": 0.0, "lr": 0.1, "sigma": 0.2, "sampling": 0.2},
     "psgld": {"decay": 0.99, "d_init": 0.0, "delta": 1e-10, "beta": 0.5, "lr": 0.05, "sigma": 0.1},
-    "momentum": {"momentum": 0.9, "alpha": 0.0, "sigma": 0.1, "lr": 0.1, "noise": 0.3},
+    "momentum": {"momentum": 0.9, "alpha": 0.0, "sigma": 0.1, "lr": 0.1, "sampling": 0.3},
     "momentum, long steps": {"momentum": 0.5, "alpha": 0.0, "sigma": 0.3, "lr": 0.9},
     "momentum, annealing, decay": {
-        **{"momentum": 0.8, "decay": 0.9, "annealing": 1.0, "lr": 0.1, "sigma": 0.2, "noise": 0.2},
+        **{
+            "momentum": 0.8,
+            "decay": 0.9,
+            "annealing": 1.0,
+            "lr": 0.1,
+            "sigma": 0.2,
+            "sampling": 0.2,
+        },
         "ratio": 8.0,
+    },
+    "noise follows lr": {"noise": 0.5, "sigma": 0.0, "alpha": 0.0, "lr": 0.3, "sampling": 0.2},
+    "bounded noise": {
+        **{"noise_bound": 0.5, "decay": 0.9, "d_init": 0.0, "beta": 0.5, "lr": 0.1, "sigma": 0.3},
+        "sampling": 0.2,
     },
     "clip that never acts": {"clip": 2.0, "alpha": 1.0, "sigma": 0.1, "lr": 0.5, "d_init": 100.0},
     "clip without noise": {"clip": 0.0, "alpha": 0.0, "beta": 0.0, "sigma": 0.0, "lr": 0.5},
-    "float32": {"alpha": 1.0, "sigma": 0.1, "lr": 0.5, "noise": 0.3, "dtype": torch.float32},
+    "float32": {"alpha": 1.0, "sigma": 0.1, "lr": 0.5, "sampling": 0.3, "dtype": torch.float32},
 }
 
 
 def _simulate(
     *,
-    noise: float = 0.0,
+    sampling: float = 0.0,
     smoothness: float = 1.0,
     claimed_noise: float | None = None,
     dtype: torch.dtype = torch.float64,
@@ -84,7 +96,7 @@ def _simulate(
         optimizer,
         smoothness=smoothness,
         f_start=(1 - x.detach().cos()).sum(1),
-        gradient_variance=noise**2 if claimed_noise is None else claimed_noise,
+        gradient_variance=sampling**2 if claimed_noise is None else claimed_noise,
         p=P,
         is_batched=True,
     )
@@ -94,7 +106,7 @@ def _simulate(
         gradient = x.detach().double().sin()
         before = tracker.sum_weight
         drawn = torch.randn(REPLICAS, DIM, dtype=torch.float64, generator=generator)
-        x.grad = (gradient + noise * drawn).to(dtype)
+        x.grad = (gradient + sampling * drawn).to(dtype)
         optimizer.step()
         weight = tracker.sum_weight - before
         weighted += weight * (gradient**2).sum(1)
@@ -326,13 +338,12 @@ def test_runs_carry_certificates_through_checkpoints(tmp_path: Any) -> None:
 KNOBS: dict[str, Any] = {
     **dict.fromkeys(["lr", "alpha", "beta", "sigma", "delta", "d_init"], "simulated"),
     **dict.fromkeys(["decay", "momentum", "clip", "annealing"], "simulated"),
+    **dict.fromkeys(["noise", "noise_bound"], "simulated"),
     **dict.fromkeys(["foreach", "fused", "seed", "capturable", "differentiable"], "neutral"),
     **dict.fromkeys(["sum_dtype", "stochastic_rounding"], "neutral"),
-    "noise": "through sigma",
     "weight_decay": {"weight_decay": 0.1},
     "maximize": {"maximize": True},
     "opposed": {"opposed": 0.5, "momentum": 0.5},
-    "noise_bound": {"noise_bound": 1.0},
 }
 
 
@@ -544,7 +555,7 @@ FALSE: dict[str, tuple[Any, float, float, Callable[..., asgld.ASGLD], dict[str, 
     "maximize": (_huber, 1.0, 9.0, asgld.AGLD, {"lr": 0.1, "maximize": True, "sigma": 0.0}),
     "PSGLD": (_steep, 2e3, 30.0, asgld.PSGLD, {"lr": 1e-3}),
     "NetworkASGLD": (_steep, 2e3, 30.0, asgld.NetworkASGLD, {"lr": 1e-3}),
-    "NetworkASGLD, quiet": (_steep, 2e3, 30.0, asgld.NetworkASGLD, {"lr": 1e-3, "noise": 0.0}),
+    "NetworkASGLD, quiet": (_steep, 2e3, 30.0, asgld.NetworkASGLD, {"lr": 1e-3, "sampling": 0.0}),
     # Steps of 1 at 1e8 are lost in float32: nothing moves, and the gradient stays 1.
     "float32": (_far, 1.0, 1e8, asgld.AGLD, {"lr": 1.0, "sigma": 0.0}),
 }

@@ -24,7 +24,7 @@ _KEY = "certificate"
 # which is ASGLD's own default; one that is added later is refused until it is proved and named.
 _COVERED = {
     *("lr", "alpha", "beta", "sigma", "noise", "delta", "d_init"),
-    *("decay", "momentum", "clip", "annealing"),
+    *("decay", "momentum", "clip", "annealing", "noise_bound"),
     # These change no mathematics: D is read from the sum as it is stored.
     *("foreach", "fused", "capturable", "differentiable", "seed"),
     *("sum_dtype", "stochastic_rounding"),
@@ -103,6 +103,7 @@ class CertificateTracker:
     =================  ========================================================================
     ``decay``          covered if delta > 0: D may fall, but never below delta
     ``annealing``      covered: it only lowers the noise
+    ``noise_bound``    covered: it adds to D what is known before the step
     ``momentum``       covered at constant lr and momentum, with another sum of squares; it needs
                        f_low, and f at the present iterate is of no use
     ``clip``           covered while it never acts, and after that if there is no noise of any
@@ -587,11 +588,22 @@ def _inverse_power(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tens
         metric = squares + (delta + d_init * decay**k)
     else:
         metric = squares / (1 - decay ** k.clamp(min=1.0)) + delta
-    inverse: Tensor = metric ** (-group["alpha"] / 2)
+    inverse: Tensor = (metric + _addition(group, k)) ** (-group["alpha"] / 2)
     if decay is not None and d_init == 0.0:
         # The first gradient only fills the average, and moves nothing.
         inverse = torch.where(k > 0, inverse, 0.0)
     return inverse
+
+
+def _addition(group: dict[str, Any], k: Tensor) -> Tensor | float:
+    """What `noise_bound` adds to D, so that noise is at most noise_bound lr sqrt(k)."""
+    bound, lr = group["noise_bound"], float(group["lr"])
+    if bound is None or lr == 0.0 or not _has_noise(group):
+        return 0.0
+    later = k.clamp(min=1.0)
+    size = math.sqrt(2 * lr) * _sigma(group) * later ** (-group["annealing"] / 2)
+    added: Tensor = (size / (bound * lr * later.sqrt())) ** (2 / group["beta"])
+    return added
 
 
 def _real(tensor: Tensor) -> Tensor:
