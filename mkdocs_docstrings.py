@@ -32,13 +32,14 @@ def to_markdown(text: str) -> str:
     >>> to_markdown(":class:`ASGLD` has :math:`D_k` and ``lr``")
     '`ASGLD` has $D_k$ and `lr`'
     """
+    text = _tables(text)  # first: what follows changes the width of cells
     text = re.sub(r"^( *)\.\. math::(.*(?:\n(?:\1 +.*| *$))*)", _display, text, flags=re.MULTILINE)
     text = re.sub(r":math:`([^`]+)`", r"$\1$", text)
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
     text = re.sub(r"``([^`]+)``", r"`\1`", text)
     # "alpha: >= 0" must not begin a quotation.
     text = re.sub(r"^( +[\w, ]+: )>", r"\1\\>", text, flags=re.MULTILINE)
-    return _fenced(_tables(text))
+    return _fenced(text)
 
 
 def _fenced(text: str) -> str:

@@ -555,7 +555,7 @@ FALSE: dict[str, tuple[Any, float, float, Callable[..., asgld.ASGLD], dict[str, 
     "maximize": (_huber, 1.0, 9.0, asgld.AGLD, {"lr": 0.1, "maximize": True, "sigma": 0.0}),
     "PSGLD": (_steep, 2e3, 30.0, asgld.PSGLD, {"lr": 1e-3}),
     "NetworkASGLD": (_steep, 2e3, 30.0, asgld.NetworkASGLD, {"lr": 1e-3}),
-    "NetworkASGLD, quiet": (_steep, 2e3, 30.0, asgld.NetworkASGLD, {"lr": 1e-3, "sampling": 0.0}),
+    "NetworkASGLD, quiet": (_steep, 2e3, 30.0, asgld.NetworkASGLD, {"lr": 1e-3, "noise": 0.0}),
     # Steps of 1 at 1e8 are lost in float32: nothing moves, and the gradient stays 1.
     "float32": (_far, 1.0, 1e8, asgld.AGLD, {"lr": 1.0, "sigma": 0.0}),
 }
