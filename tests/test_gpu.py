@@ -380,3 +380,24 @@ def test_gpu_presets_are_the_loop_under_a_schedule(build: Any, is_tensor: bool) 
             optimizer.step()
         ends.append(values(params))
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, FUSED, {**FUSED, "foreach": False}, LOOP], ids=str)
+def test_gpu_state_follows_parameters_that_move_there(options: dict[str, Any]) -> None:
+    """Made on the CPU, moved after two steps, with counts and sums."""
+    params = make_parameters([(50,), (3, 4)])
+    optimizer = asgld.ASGLD(params, sigma=0.1, momentum=0.9, **options)
+    for k in range(4):
+        if k == 2:
+            for p in params:
+                p.data = p.data.cuda()
+        for i, p in enumerate(params):
+            p.grad = make_tensor(*p.shape, seed=10 * k + i).to(p.device)
+        optimizer.step()
+    others = make_parameters([(50,), (3, 4)])
+    plain = asgld.ASGLD(others, sigma=0.1, momentum=0.9, **LOOP)
+    for k in range(4):
+        for i, p in enumerate(others):
+            p.grad = make_tensor(*p.shape, seed=10 * k + i)
+        plain.step()
+    torch.testing.assert_close(values(params).cpu(), values(others), rtol=1e-5, atol=1e-6)

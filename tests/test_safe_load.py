@@ -190,3 +190,21 @@ def test_frozen_parameter_left_out_of_a_state_keeps_what_it_has() -> None:
     target.load_state_dict(saved)
     for name, value in before.items():
         assert torch.equal(target.state[params[2]][name], value)
+
+
+@pytest.mark.parametrize("options", [{}, {"capturable": True}, {"momentum": 0.9}])
+def test_state_loaded_before_its_parameters_are_materialized_goes_on(options: Any) -> None:
+    """On the device "meta" there is nothing to keep a state in: it waits elsewhere."""
+    (p,) = make_parameters([(3,)])
+    source = asgld.ASGLD([p], lr=0.1, **options)
+    take_steps(source, 2)
+    q = torch.nn.Parameter(torch.empty(3, device="meta"))
+    target = asgld.ASGLD([q], lr=0.1, **options)
+    target.load_state_dict(target.state_dict())
+    target.load_state_dict(source.state_dict())
+    torch.utils.swap_tensors(q, torch.nn.Parameter(p.detach().clone()))
+    take_steps(source, 2, first=2)
+    take_steps(target, 2, first=2)
+    assert torch.equal(p, q)
+    assert torch.equal(source.state[p]["sum"], target.state[q]["sum"])
+    assert int(target.state[q]["step"]) == 4

@@ -32,7 +32,6 @@ _COVERED = {
 _WHY_NOT = {
     "weight_decay": "weight decay moves the iterate in a way the bound does not cover",
     "maximize": "the bound is about descent, and this run ascends",
-    "opposed": "a step that drops or turns round a part of the momentum is not in the proof",
 }
 _PAPER = Rule._field_defaults
 _DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -111,7 +110,6 @@ class CertificateTracker:
     float32            covered: the bound has a term for rounding
     beta < alpha/2     broken: the noise heats
     higher lr, sigma   broken where they raise kappa, which was fixed at the start
-    ``opposed``        broken unless 1
     ``maximize``       broken
     ``weight_decay``   broken; add the penalty to f instead
     half precision     broken: its rounding is not small next to a step

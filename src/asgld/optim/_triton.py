@@ -68,6 +68,11 @@ class Table:
         self._device = params[0].device
         grad_dtype = grad_dtypes[0] if grad_dtypes else params[0].dtype
         self._types = tuple(_TYPES[t] for t in (params[0].dtype, grad_dtype, sums[0].dtype))
+        for tensor in self._kept:
+            if tensor is not None and tensor.device != self._device:
+                raise ValueError(
+                    f"a tensor is on {tensor.device}, another on {self._device}: need one device"
+                )
         lines = []
         for i, (param, total, step) in enumerate(zip(params, sums, steps, strict=True)):
             average = momenta[i] if momenta else None

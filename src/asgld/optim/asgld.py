@@ -175,7 +175,7 @@ class ASGLD(Optimizer):
         if not missing:
             return
         everyone = [p for g in self.param_groups for p in g["params"]]
-        taken = {int(self.state[p]["stream"]) for p in everyone if self.state.get(p)}
+        taken = {int(s["stream"]) for p in everyone if "stream" in (s := self.state.get(p) or {})}
         if names := _names(group):
             name_of = dict(zip(group["params"], names, strict=True))
             streams = noise_contract.streams_of_names([name_of[p] for p in missing], taken)
@@ -196,10 +196,7 @@ class ASGLD(Optimizer):
     def _counts_with_params(self, group: dict[str, Any], rule: Rule) -> bool:
         """Whether step counts live with the parameters, since no host may, or need, read them."""
         return bool(rule.capturable) or (
-            rule.fused is not False
-            and rule.foreach is None
-            and any(p.is_cuda for p in group["params"])
-            and self._why_not_fused(group, rule) is None
+            any(p.is_cuda for p in group["params"]) and self._choose_backend(group).name == "fused"
         )
 
     @_disable_dynamo
@@ -254,7 +251,7 @@ class ASGLD(Optimizer):
                 if entry is not None:
                     restored = state.restore(p, entry, rule, name, counts_with_param=stays)
                 elif not p.requires_grad and self.state.get(p):
-                    restored = self.state[p]  # distributed checkpoints leave out what is frozen
+                    restored = {**self.state[p]}  # distributed checkpoints leave out the frozen
                 else:
                     raise ValueError(f"state of {name} is missing")
                 states.append((p, restored))
@@ -412,9 +409,10 @@ class ASGLD(Optimizer):
 
     def _collect_tensors(self, group: dict[str, Any], rule: Rule, into: Tensors) -> None:
         self._create_state(group, rule)
+        stays = self._counts_with_params(group, rule)
         for p in group["params"]:
             if p.grad is not None:
-                state.settle(p, self.state[p], rule)
+                state.settle(p, self.state[p], rule, counts_with_param=stays)
                 state.collect(p, self.state[p], rule, into)
 
     # ---------------------------------------------------------------------------- torch.compile

@@ -74,16 +74,17 @@ def sum_dtype(rule: Rule, p: Tensor) -> torch.dtype:
     return working_dtype(p) if rule.sum_dtype is None else rule.sum_dtype
 
 
-def settle(p: Tensor, state: State, rule: Rule) -> None:
+def settle(p: Tensor, state: State, rule: Rule, *, counts_with_param: bool) -> None:
     """Let a state follow its parameter: to where it is now, or to a momentum switched on later."""
+    home = p.device if counts_with_param else torch.device("cpu")
     for name in ("sum", "momentum"):
         value = state.get(name)
         if value is not None and value.device != p.device:
             # What was on the device "meta" never held anything.
             there = torch.zeros_like(_memory.real(p.detach()), dtype=value.dtype)
             state[name] = there if value.is_meta else there.copy_(value)
-    if state["step"].is_meta:
-        state["step"] = torch.zeros((), dtype=torch.int64, device=p.device)
+    if (step := state["step"]).device != home:
+        state["step"] = torch.zeros_like(step, device=home) if step.is_meta else step.to(home)
     if not isinstance(state["stream"], Tensor):
         state["stream"] = torch.tensor(state["stream"], dtype=torch.int64)
     if rule.momentum != 0.0 and "momentum" not in state:
@@ -204,7 +205,13 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param:
     missing = {"step", "sum", "stream"} - (state.keys() if isinstance(saved, dict) else set())
     if missing:
         raise ValueError(f"state of {where}: {_whose(state, sorted(missing))}")
+    # What is loaded before its parameter is materialized waits where it is.
+    device, home = p.device, p.device if counts_with_param else torch.device("cpu")
+    if p.is_meta:
+        device, home = torch.device("cpu"), torch.device("cpu")
     step, stream = state["step"], state["stream"]
+    if isinstance(step, Tensor) and step.is_meta:
+        step = torch.zeros_like(step, device="cpu")
     for name, value in (("step", step), ("stream", stream)):
         if not isinstance(value, (int, Tensor)) or (
             isinstance(value, Tensor) and (value.numel() != 1 or value.is_complex())
@@ -214,17 +221,14 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param:
             raise ValueError(f"state of {where}: {name!r} is {float(value)}: need a whole number")
     # An int is how earlier versions saved the stream.
     state["stream"] = torch.as_tensor(stream).reshape(()).to("cpu", torch.int64, copy=True)
-    state["step"] = (
-        torch.as_tensor(step)
-        .reshape(())
-        .to(p.device if counts_with_param else "cpu", torch.int64, copy=True)
-    )
+    state["step"] = torch.as_tensor(step).reshape(()).to(home, torch.int64, copy=True)
     for name, dtype in (("sum", sum_dtype(rule, p)), ("momentum", working_dtype(p))):
         value = state.get(name)
         if isinstance(value, Tensor):
             if not value.is_floating_point():
                 raise ValueError(f"state of {where}: {name!r} is of {value.dtype}")
-            state[name] = value.detach().to(p.device, dtype, copy=True)
+            place = value.device if value.is_meta else device
+            state[name] = value.detach().to(place, dtype, copy=True)
     if rule.momentum != 0.0 and "momentum" not in state:
         raise ValueError(
             f"state of {where}: 'momentum' is missing, which momentum={rule.momentum!r} goes on "
