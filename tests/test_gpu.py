@@ -382,7 +382,16 @@ def test_gpu_presets_are_the_loop_under_a_schedule(build: Any, is_tensor: bool) 
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, FUSED, {**FUSED, "foreach": False}, LOOP], ids=str)
+def test_gpu_fused_step_is_the_same_where_lists_are_ruled_out() -> None:
+    ends = []
+    for options in (FUSED, {**FUSED, "foreach": False}):
+        params = make()
+        run(asgld.ASGLD(params, sigma=0.1, **options), 3)
+        ends.append(values(params))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("options", [{}, LOOP], ids=str)
 def test_gpu_state_follows_parameters_that_move_there(options: dict[str, Any]) -> None:
     """Made on the CPU, moved after two steps, with counts and sums."""
     params = make_parameters([(50,), (3, 4)])

@@ -1,6 +1,6 @@
 """What kernels must know of tensors, since they work on addresses: where tensors lie in memory.
 
-`Snapshot` is how a plan made for some tensors proves that it still fits them.
+`Looks` and `Places` are how a plan made for some tensors proves that it still fits them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ _TensorGuards = torch._C._dynamo.guards.TensorGuards
 _are_at = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
 
 
-class Snapshot:
-    """Tensors as they were: kind, shape, strides and, unless they may move, addresses."""
+class Looks:
+    """How tensors looked: type, dtype, device, shape, strides, bits that conjugate or negate."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._guards = _TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self.addresses = list(map(Tensor.data_ptr, tensors))
-        self._all = list(range(len(tensors)))
 
-    def looks_like(self, tensors: Sequence[Tensor]) -> bool:
+    def fit(self, tensors: Sequence[Tensor]) -> bool:
         """Whether tensors, which may lie elsewhere, are read as those before them were."""
         return bool(self._guards.check(*tensors))
 
-    def moved(self, tensors: list[Tensor]) -> bool:
+
+class Places:
+    """Where tensors lay."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.addresses = list(map(Tensor.data_ptr, tensors))
+        self._all = list(range(len(tensors)))
+
+    def changed(self, tensors: list[Tensor]) -> bool:
         """Whether tensors lie elsewhere. Their new addresses are then the ones remembered."""
         if _are_at is not None and _are_at(tensors, self.addresses, self._all):
             return False

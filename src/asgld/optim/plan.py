@@ -319,7 +319,7 @@ class Plan:
         self._dtypes = {working_dtype(p) for p in self._params}
         # What the optimizer's state holds.
         place_of = {id(p): i for i, p in enumerate(states)}
-        self._places = [place_of[id(p)] for p in self._owners]
+        self._own = [place_of[id(p)] for p in self._owners]
         self._num_states = len(states)
         own = [states[p] for p in self._owners]
         self._entries = list(_entries(own))
@@ -329,12 +329,15 @@ class Plan:
         self._fixed: list[Any] = fixed
         self._shards = _places_of_shards(fixed)
         self._shards_of_grads = _places_of_shards(self._owners)
-        self._specs = _specs(self._owners, self._shards_of_grads)
-        self._kept = _memory.Snapshot(_held(fixed, self._shards))
+        placed = _specs(self._owners, self._shards_of_grads)
+        specs = _specs([p.grad for p in self._owners], self._shards_of_grads)
+        self._specs = specs if specs == placed else placed
         self._steps = [state["step"] for state in own]
-        self._counts = _memory.Snapshot(self._steps)
+        self._looks = _memory.Looks(_held(fixed, self._shards))
+        self._places = _memory.Places([*_held(fixed, self._shards), *self._steps])
         self._grads = tensors.grads
-        self._at_grads = _memory.Snapshot(tensors.grads)
+        self._looks_of_grads = _memory.Looks(tensors.grads)
+        self._places_of_grads = _memory.Places(tensors.grads)
         # What the host has read of them. The counts do not reach their end before so many steps.
         self._watched = _watched([*self._steps, *(state["stream"] for state in own)])
         self._versions = _versions(self._watched)
@@ -368,10 +371,10 @@ class Plan:
             return False
         if not all(map(is_, params, self._params)):
             return False
-        if not all(map(is_, map(keys.__getitem__, self._places), self._owners)):
+        if not all(map(is_, map(keys.__getitem__, self._own), self._owners)):
             return False
         try:
-            entries = list(_entries(map(states.__getitem__, self._places)))
+            entries = list(_entries(map(states.__getitem__, self._own)))
         except TypeError:  # a state is no dict
             return False
         return len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
@@ -388,10 +391,9 @@ class Plan:
                     return False
                 grads, fixed = _held(grads, self._shards_of_grads), _held(fixed, self._shards)
             looks_the_same = (
-                self._at_grads.looks_like(grads)
-                and self._kept.looks_like(fixed)
-                and not self._kept.moved(fixed)
-                and not self._counts.moved(self._steps)
+                self._looks_of_grads.fit(grads)
+                and self._looks.fit(fixed)
+                and not self._places.changed([*fixed, *self._steps])
                 and _versions(self._watched) == self._versions
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
@@ -399,11 +401,13 @@ class Plan:
         if not looks_the_same:
             return False
         self._grads = grads
-        return not self._at_grads.moved(grads) or self._kernels.take(self._at_grads.addresses)
+        places = self._places_of_grads
+        return not places.changed(grads) or self._kernels.take(places.addresses)
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that was last found to fit."""
-        self._kernels.step(self._grads, self._at_grads.addresses, self._rule, grad_scale, found_inf)
+        addresses = self._places_of_grads.addresses
+        self._kernels.step(self._grads, addresses, self._rule, grad_scale, found_inf)
         self._steps_left -= 1
         # Autograd must learn that what it may have saved is no more.
         torch.autograd.graph.increment_version(self._tracked)
