@@ -316,13 +316,18 @@ static void update_all(const tensor *tensors, int64_t total, const options *o) {
     }
 }
 
+/* Whether every step count fits the noise counter. */
+EXPORT int32_t asgld_can_count(const tensor *tensors, int64_t number) {
+    for (int64_t i = 0; i < number; i++)
+        if (*tensors[i].step < 0 || *tensors[i].step > UINT32_MAX) return 0;
+    return 1;
+}
+
 /* Return 0, or, with nothing changed, 1 if a step count does not fit the noise counter. */
 EXPORT int32_t asgld_step(const tensor *tensors, int64_t number, const options *o) {
     int64_t total = 0;
-    for (int64_t i = 0; i < number; i++) {
-        if (*tensors[i].step < 0 || *tensors[i].step > UINT32_MAX) return 1;
-        total += tensors[i].count;
-    }
+    if (!asgld_can_count(tensors, number)) return 1;
+    for (int64_t i = 0; i < number; i++) total += tensors[i].count;
     if (total > 0) update_all(tensors, total, o);
     for (int64_t i = 0; i < number; i++) ++*tensors[i].step;
     return 0;

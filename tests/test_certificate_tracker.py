@@ -822,3 +822,53 @@ def test_complex_parameters_are_two_real_coordinates() -> None:
             optimizer.step()
         reports.append(tracker.report().certificate.bound)
     assert reports[0] == pytest.approx(reports[1], rel=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------
+# What others do between steps
+# ----------------------------------------------------------------------------------------------
+
+MEDDLING: dict[str, Callable[[asgld.ASGLD, torch.Tensor], Any]] = {
+    "x put back": lambda o, x: x.data.fill_(3.0),
+    "momentum turned round": lambda o, x: o.state[x]["momentum"].copy_(-x.grad / 9),
+    "momentum refilled": lambda o, x: o.state[x]["momentum"].data.fill_(-1.0),
+}
+
+
+@pytest.mark.parametrize("kind", MEDDLING)
+def test_a_run_that_others_meddle_with_has_no_certificate(kind: str) -> None:
+    x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=True)
+    optimizer = asgld.AGLD([x], lr=0.01, sigma=0.0, momentum=0.9)
+    tracker = CertificateTracker(optimizer, smoothness=1.0, f_start=9.0)
+    for k in range(20):
+        x.grad = x.detach().clone()
+        if k == 5:
+            assert tracker.report().holds
+        if k > 5:
+            MEDDLING[kind](optimizer, x)
+        optimizer.step()
+    report = tracker.report()
+    assert not report.holds
+    assert "moved" in str(report)
+    assert report.certificate.bound == math.inf
+
+
+def test_a_state_that_is_gone_is_reported() -> None:
+    x = torch.ones(2, requires_grad=True)
+    optimizer = asgld.AGLD([x], lr=0.1)
+    tracker = CertificateTracker(optimizer, smoothness=1.0, f_start=9.0)
+    for k in range(3):
+        x.grad = x.detach().clone()
+        if k == 2:
+            optimizer.state.clear()
+        optimizer.step()
+    assert "state" in str(tracker.report())
+
+
+def test_steps_of_no_length_certify_nothing_and_say_so() -> None:
+    x = torch.ones(2, requires_grad=True)
+    optimizer = asgld.AGLD([x], lr=0.0, sigma=0.0)
+    tracker = CertificateTracker(optimizer, smoothness=1.0, f_start=9.0)
+    x.grad = x.detach().clone()
+    optimizer.step()
+    assert not tracker.report().holds

@@ -42,7 +42,14 @@ DAMAGED: dict[str, tuple[Callable[[Saved], Any], str]] = {
     "an empty step": (in_state("step", torch.tensor([], dtype=torch.int64)), "'step'"),
     "a step below zero": (in_state("step", torch.tensor(-1)), "'step' is -1"),
     "a huge step": (in_state("step", torch.tensor(2**40)), "'step' is 1099511627776"),
-    "half a step": (in_state("step", torch.tensor(1.5)), "'step' is 1.5"),
+    "half a step": (in_state("step", torch.tensor(1.5)), "'step' is"),
+    "a step that is not a number": (in_state("step", torch.tensor(math.nan)), "'step' is"),
+    "a sum on meta": (in_state("sum", torch.zeros(6, device="meta")), "'sum' is of"),
+    "a state that is a list": (lambda saved: saved.update(state=[]), "must be a dict"),
+    "a group that is a list": (
+        lambda saved: saved["param_groups"].__setitem__(1, ["params"]),
+        "param_groups|parameter group|dict",
+    ),
     "a step that is text": (in_state("step", "3"), "'step'"),
     "no step": (lambda saved: saved["state"][2].pop("step"), "'step' missing"),
     "no sum": (lambda saved: saved["state"][2].pop("sum"), "'sum' missing"),
@@ -208,3 +215,49 @@ def test_state_loaded_before_its_parameters_are_materialized_goes_on(options: An
     assert torch.equal(p, q)
     assert torch.equal(source.state[p]["sum"], target.state[q]["sum"])
     assert int(target.state[q]["step"]) == 4
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", 3, "c"], ["a", "a", "b"], ["c", "b", "a"]])
+def test_names_in_disorder_are_refused(names: list[Any]) -> None:
+    """States go by position: the same names in another order would mix them up."""
+
+    def build() -> asgld.ASGLD:
+        return asgld.ASGLD(list(zip("abc", make_parameters([(2,), (2,), (2,)]), strict=True)))
+
+    saved = build().state_dict()
+    saved["param_groups"][0]["param_names"] = names
+    with pytest.raises(ValueError, match="param_groups"):
+        build().load_state_dict(saved)
+
+
+def test_knobs_from_numpy_are_saved_as_pythons_own() -> None:
+    """`torch.load` refuses others by default."""
+    import io
+
+    import numpy as np
+
+    params = make_parameters([(3,)])
+    optimizer = asgld.ASGLD(params, lr=np.float64(0.1), sigma=np.float32(0.5), alpha=np.int64(1))
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert loaded["param_groups"][0]["sigma"] == 0.5
+
+
+def test_state_loaded_in_inference_mode_goes_on_outside() -> None:
+    source, params = make()
+    target, others = make()
+    with torch.inference_mode():
+        target.load_state_dict(copy.deepcopy(source.state_dict()))
+    take_steps(source, 2, first=3)
+    take_steps(target, 2, first=3)
+    for p, q in zip(params, others, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_what_is_no_state_dict_is_refused() -> None:
+    target, _ = make()
+    for given in (5, None, [1]):
+        with pytest.raises(TypeError, match="state_dict"):
+            target.load_state_dict(given)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -253,13 +254,62 @@ def test_parameters_that_share_memory_are_updated_in_turn(backend: str) -> None:
     torch.testing.assert_close(*ends, rtol=2e-5, atol=2e-5)
 
 
-def test_freed_storage_is_refused() -> None:
-    (p,) = make_parameters([(100,)])
-    optimizer = asgld.ASGLD([p])
+def storages(optimizer: asgld.ASGLD, p: Tensor) -> dict[str, Any]:
+    assert p.grad is not None
+    tensors = {"parameter": p, "gradient": p.grad, **optimizer.state[p]}
+    return {name: tensor.untyped_storage() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sizes", [(0,), (16,), (0, 2000)], ids=str)
+@pytest.mark.parametrize("whose", ["parameter", "gradient", "sum", "momentum"])
+def test_storage_that_no_longer_holds_its_tensor_is_refused(
+    backend: str, sizes: tuple[int, ...], whose: str
+) -> None:
+    """Freed, shrunk, or freed and made anew too small, perhaps at the address that it had."""
+    (p,) = make_parameters([(1000,)])
+    optimizer = asgld.ASGLD([p], momentum=0.9, **BACKENDS[backend])
     take_steps(optimizer, 2)
-    p.untyped_storage().resize_(0)
-    with pytest.raises(RuntimeError, match="storage was resized or freed"):
+    storage = storages(optimizer, p)[whose]
+    for size in sizes:
+        storage.resize_(size)
+    with pytest.raises((RuntimeError, ValueError), match="resized or freed"):
         optimizer.step()
+
+
+def test_gradients_are_not_kept_alive_by_a_step() -> None:
+    for options in BACKENDS.values():
+        (p,) = make_parameters([(100,)])
+        optimizer = asgld.ASGLD([p], **options)
+        for _ in range(3):
+            p.grad = torch.ones(100)
+            watched = weakref.ref(p.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+            assert watched() is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["sum", "momentum"])
+def test_state_in_its_parameters_memory_is_refused(backend: str, name: str) -> None:
+    first, second = make_parameters([(4,), (4,)])
+    groups = [{"params": [first]}, {"params": [second]}]
+    optimizer = asgld.ASGLD(groups, momentum=0.9, **BACKENDS[backend])
+    take_steps(optimizer, 2)
+    optimizer.state[second][name] = second.data
+    seen = snapshot(optimizer)
+    with pytest.raises(RuntimeError, match="share memory"):
+        optimizer.step()
+    assert_equal(seen, snapshot(optimizer))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parameter_may_be_a_negated_view(backend: str) -> None:
+    def change(_: asgld.ASGLD, params: list[Tensor], k: int) -> None:
+        if k == 2:
+            params[1].data = torch._neg_view(params[1].data)
+
+    run_both(change, backend=backend, shapes=[(6,), (5,)])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -375,6 +425,11 @@ def test_momentum_may_be_switched_on_and_off(backend: str) -> None:
     torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
 
 
+def _in_inference_mode(tensor: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return tensor.clone()
+
+
 BAD_CHANGES: dict[str, tuple[Callable[[asgld.ASGLD, Tensor], Any], type[Exception]]] = {
     "lr below zero": (lambda o, p: o.param_groups[-1].update(lr=-0.1), ValueError),
     "lr not a number": (lambda o, p: o.param_groups[-1].update(lr=math.nan), ValueError),
@@ -391,6 +446,24 @@ BAD_CHANGES: dict[str, tuple[Callable[[asgld.ASGLD, Tensor], Any], type[Exceptio
     ),
     "a knob is gone": (lambda o, p: o.param_groups[-1].pop("alpha"), ValueError),
     "a count past 32 bits": (lambda o, p: o.state[p]["step"].fill_(2**32), RuntimeError),
+    "a count past 32 bits that no version tells of": (
+        lambda o, p: o.state[p]["step"].data.fill_(2**32),
+        RuntimeError,
+    ),
+    "a count below zero that no version tells of": (
+        lambda o, p: o.state[p]["step"].numpy().fill(-5),
+        ValueError,
+    ),
+    "a state made in inference mode": (
+        lambda o, p: o.state[p].update(sum=_in_inference_mode(o.state[p]["sum"])),
+        ValueError,
+    ),
+    "a knob that is a tensor": (
+        lambda o, p: o.param_groups[-1].update(sigma=torch.tensor([0.1, 0.2])),
+        TypeError,
+    ),
+    "a flag that is no flag": (lambda o, p: o.param_groups[-1].update(maximize=10**400), TypeError),
+    "a number past all floats": (lambda o, p: o.param_groups[-1].update(sigma=10**400), ValueError),
     "a count below zero": (lambda o, p: o.state[p]["step"].fill_(-1), ValueError),
     "a count of halves": (lambda o, p: o.state[p].update(step=torch.tensor(2.5)), ValueError),
     "an empty count": (

@@ -114,11 +114,11 @@ class CertificateTracker:
     ``weight_decay``   broken; add the penalty to f instead
     half precision     broken: its rounding is not small next to a step
     any other knob     broken unless it has the paper's value
+    anything else      broken: parameters or momentum that others moved between steps
     =================  ========================================================================
 
-    Three conditions it cannot see: nothing but the optimizer may move the parameters; knobs may
-    depend on past gradients alone, not on the newest; and the gradient must be unbiased given the
-    past (batches drawn anew, not the rest of an epoch).
+    Two conditions it cannot see: knobs may depend on past gradients alone, not on the newest; and
+    the gradient must be unbiased given the past (batches drawn anew, not the rest of an epoch).
 
     Args:
         optimizer: an ASGLD or one of its presets.
@@ -182,6 +182,9 @@ class CertificateTracker:
         self._lags = [0.0] * len(list(self._params()))
         self._broken: dict[str, str] = {}
         self._before: list[_Sight] = []
+        # What the last step left, to see whether it is still there.
+        self._after: dict[int, tuple[Tensor, Tensor | None]] = {}
+        self._is_moved = torch.zeros((), dtype=torch.bool)
         self._loaded: dict[str, Any] = {}
         self._look_at_class()
         self._look_at_settings()
@@ -219,6 +222,7 @@ class CertificateTracker:
             _numpy(self.f_start.cpu() - end.cpu()),
             _numpy(self._is_clipped),
         )
+        self._look_at_moves()
         is_finite = np.isfinite(squares) & np.isfinite(weight)
         usable = is_finite & (weight > 0) & np.isfinite(lost) & ~is_clipped
         result = certificate(
@@ -241,6 +245,7 @@ class CertificateTracker:
                 "the run left the finite numbers": ~is_finite,
                 "the bound is below 0, so smoothness, f_start, f_low or gradient_variance is "
                 "false": is_negative,
+                "no step has moved anything yet": weight == 0,
             }
             broken += [text for text, where in causes.items() if where.any()]
         bound = np.where(usable & (not broken), result.bound, np.inf)
@@ -268,6 +273,10 @@ class CertificateTracker:
             for name, member in vars(base).items():
                 if callable(member) and not name.startswith("__") and hasattr(ASGLD, name):
                     self._break(f"{base.__name__}.{name}", "it is not that of asgld.ASGLD")
+
+    def _look_at_moves(self) -> None:
+        if bool(self._is_moved):
+            self._break("params", "others than the optimizer moved them, or their momentum")
 
     def _look_at_settings(self) -> None:
         """Note what the proof does not cover."""
@@ -327,8 +336,12 @@ class CertificateTracker:
             self._lags += [0.0] * (len(members) - len(self._lags))
         self._before = []
         for i, (group, p) in enumerate(members):
-            state, mu = self.optimizer.state[p], group["momentum"]
+            state, mu = self.optimizer.state.get(p) or {}, group["momentum"]
+            if "sum" not in state:
+                self._break("state", "it is gone, or its parameter was put in later")
+                continue
             momentum = state.get("momentum")
+            before, past = self._as_left(i, _real(p), momentum)
             lag = float(group["lr"]) * mu / (1 - mu)
             # z stays where it is if the lag does, or while there is no momentum.
             if lag != self._lags[i] and momentum is not None and bool((momentum != 0).any()):
@@ -345,18 +358,34 @@ class CertificateTracker:
                 _Sight(
                     p=p,
                     group=group,
-                    before=_real(p).clone(),
+                    before=before,
                     step=state["step"].detach().clone(),
-                    momentum=momentum.detach().clone() if lag and momentum is not None else None,
+                    momentum=past if lag else None,
                     lag=lag,
                     inverse=_inverse_power(group, state["step"].detach(), squares),
                 )
             )
 
+    def _as_left(self, i: int, x: Tensor, momentum: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Copies of a parameter and its momentum, those of the last step where there was one."""
+        past = None if momentum is None else momentum.detach()
+        left = self._after.get(i)
+        if left is None or left[0].shape != x.shape or left[0].device != x.device:
+            return x.clone(), None if past is None else past.clone()
+        is_moved = (left[0] != x).any()
+        if past is not None and left[1] is not None:
+            is_moved = is_moved | (left[1] != past).any()
+        self._is_moved = self._is_moved.to(is_moved.device) | is_moved
+        return left[0], past.clone() if left[1] is None and past is not None else left[1]
+
     @torch.no_grad()
     def _look_after(self, *_: Any) -> None:
         if not self._before:
             return
+        for i, sight in enumerate(self._before):
+            momentum = self.optimizer.state[sight.p].get("momentum")
+            kept = None if momentum is None or not sight.lag else momentum.detach().clone()
+            self._after[i] = _real(sight.p).clone(), kept
         home = self._before[0].p.device
         nothing = torch.zeros((), dtype=torch.float64, device=home)
         # Of this step, per replica: |dz|^2, |z - x|^2, |r|^2 and w.
@@ -433,6 +462,7 @@ class CertificateTracker:
     # --------------------------------------------------------------------------------- checkpoints
 
     def _save(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._look_at_moves()
         state_dict[_KEY] = {
             "num_steps": self.num_steps,
             "sum_sq_step": self.sum_sq_step.clone(),
@@ -513,7 +543,8 @@ class CertificateTracker:
         self.sum_sq_rounding = saved["sum_sq_rounding"].clone()
         self._is_clipped, self.f_start = saved["is_clipped"].clone(), saved["f_start"].clone()
         self._lags, self._broken = list(saved["lags"]), dict(saved["broken"])
-        self._before = []
+        self._before, self._after = [], {}
+        self._is_moved = torch.zeros((), dtype=torch.bool)
 
 
 class Tracked:

@@ -38,15 +38,31 @@ class Places:
         self.addresses = list(map(Tensor.data_ptr, tensors))
         self._all = list(range(len(tensors)))
 
-    def changed(self, tensors: list[Tensor]) -> bool:
-        """Whether tensors lie elsewhere. Their new addresses are then the ones remembered."""
+    def changed(self, tensors: list[Tensor]) -> list[int]:
+        """Return which tensors lie elsewhere. Their new addresses are then the ones remembered."""
         if _are_at is not None and _are_at(tensors, self.addresses, self._all):
-            return False
+            return []
         found = list(map(Tensor.data_ptr, tensors))
         if found == self.addresses:
-            return False
+            return []
+        both = enumerate(zip(found, self.addresses, strict=True))
+        moved = [i for i, (now, then) in both if now != then]
         self.addresses = found
-        return True
+        return moved
+
+
+class Storages:
+    """What tensors are parts of, and how large it was. Storages can be resized in place."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._storages = [tensor.untyped_storage() for tensor in tensors]
+        self._sizes = self._now()
+
+    def _now(self) -> list[int]:
+        return list(map(torch.UntypedStorage.nbytes, self._storages))
+
+    def are_as_large(self) -> bool:
+        return self._now() == self._sizes
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -57,12 +73,8 @@ def is_plain(tensor: Tensor) -> bool:
 
 def is_whole(tensor: Tensor) -> bool:
     """Whether a tensor's storage holds all of its elements: it may have been resized."""
-    if tensor.numel() == 0:
-        return True
-    begin, end = _span(tensor)
-    storage = tensor.untyped_storage()
-    first = storage.data_ptr()
-    return 0 != first <= begin and end <= first + storage.nbytes()
+    before = tensor.storage_offset() * tensor.element_size()
+    return extent(tensor) == 0 or extent(tensor) <= tensor.untyped_storage().nbytes() - before
 
 
 def repeats(tensor: Tensor) -> bool:
@@ -76,19 +88,12 @@ def repeats(tensor: Tensor) -> bool:
     return False
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses from the first to behind the last byte of a tensor."""
-    begin = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return begin, begin
-    reach = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
-    return begin, begin + (reach + 1) * tensor.element_size()
-
-
 def extent(tensor: Tensor) -> int:
     """Return the bytes from the first to behind the last element of a tensor."""
-    begin, end = _span(tensor)
-    return end - begin
+    if tensor.numel() == 0:
+        return 0
+    reach = sum(s * (n - 1) for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+    return (reach + 1) * tensor.element_size()
 
 
 def real(tensor: Tensor) -> Tensor:
@@ -101,7 +106,8 @@ class Spans:
     own, or, unified, share them: neither makes two tensors look apart that are not."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        spans = sorted(span for span in map(_span, tensors) if span[0] < span[1])
+        ranges = ((t.data_ptr(), t.data_ptr() + extent(t)) for t in tensors)
+        spans = sorted(span for span in ranges if span[0] < span[1])
         self._begins = np.array([begin for begin, _ in spans], np.uint64)
         # The furthest end so far: of spans that begin before an address, whether any ends after it.
         self._ends = np.maximum.accumulate(np.array([end for _, end in spans], np.uint64))

@@ -91,6 +91,8 @@ def _load(build: str | None) -> _Kernel:
             continue
         library.asgld_step.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         library.asgld_step.restype = ctypes.c_int32
+        library.asgld_can_count.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        library.asgld_can_count.restype = ctypes.c_int32
         return _Kernel(library, name, None)
     return _Kernel(None, "none", reason)
 
@@ -156,6 +158,10 @@ class Table:
         self._table = np.array(lines, np.uint64).reshape(len(lines), 11)
         self._address = self._table.ctypes.data
 
+    def can_count(self) -> bool:
+        """See `asgld.optim.plan.Table`."""
+        return bool(_required().asgld_can_count(self._address, len(self._table)))
+
     def step(
         self,
         grads: Sequence[int],
@@ -163,7 +169,7 @@ class Table:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `asgld.optim.fused.Table`."""
+        """See `asgld.optim.plan.Table`."""
         if found_inf is not None and bool(found_inf):
             return
         if rule.momentum != 0.0 and not self._has_momenta:

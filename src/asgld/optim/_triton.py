@@ -140,6 +140,10 @@ class Table:
             return on_host.clone()
         return on_host.pin_memory().to(self._device, non_blocking=True)
 
+    def can_count(self) -> bool:
+        """The kernel guards its counts: the host would have to wait for them."""
+        return True
+
     def step(
         self,
         grads: Sequence[int],
@@ -147,7 +151,7 @@ class Table:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `asgld.optim.fused.Table`."""
+        """See `asgld.optim.plan.Table`."""
         if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
             with torch.cuda.device(self._device):
                 self._launch(grads, rule, grad_scale, found_inf)

@@ -30,6 +30,7 @@ from asgld.optim.rule import (
     check,
     describe,
     name_of_ours,
+    plain,
     rule_of,
     warn_of_heating,
 )
@@ -127,7 +128,7 @@ class ASGLD(Optimizer):
         for word in others:
             raise TypeError(f"{type(self).__name__}: {name_of_ours(word)}; {_known(KNOBS)}")
         self._plans: dict[int, Plan] = {}
-        defaults = {name: given[name] for name in KNOBS}
+        defaults = plain({name: given[name] for name in KNOBS})
         check(rule_of(defaults))
         super().__init__(params, defaults)
 
@@ -154,6 +155,10 @@ class ASGLD(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
+            for p in group["params"]:
+                if p.layout != torch.strided or p.is_nested:
+                    raise TypeError(f"a parameter has the layout {p.layout}: need a dense tensor")
+            group.update(plain({name: group[name] for name in KNOBS}))
             rule = rule_of(group)
             check(rule, {working_dtype(p) for p in group["params"]})
             warn_of_heating(rule)
@@ -186,11 +191,12 @@ class ASGLD(Optimizer):
                 streams.append(next(i for i in itertools.count(place_of[p]) if i not in taken))
                 taken.add(streams[-1])
         stays = self._counts_with_params(group, rule)
-        made = [
-            state.create(p, rule, stream, counts_with_param=stays)
-            for p, stream in zip(missing, streams, strict=True)
-        ]
-        state.share(made, rule)
+        with torch.inference_mode(False):
+            made = [
+                state.create(p, rule, stream, counts_with_param=stays)
+                for p, stream in zip(missing, streams, strict=True)
+            ]
+            state.share(made, rule)
         self.state.update(zip(missing, made, strict=True))
 
     def _counts_with_params(self, group: dict[str, Any], rule: Rule) -> bool:
@@ -207,6 +213,8 @@ class ASGLD(Optimizer):
         # float32 sum to bfloat16 (pytorch#75224). A hook that runs after all of the user's
         # sees and checks the uncast tensors; one that runs before all of the user's puts copies of
         # them in place.
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"need a state_dict, not a {type(state_dict).__name__}")
         loaded: list[tuple[Tensor, dict[str, Any]]] = []
         before = self.register_load_state_dict_pre_hook(
             lambda _, saved: loaded.extend(self._checked(saved))
@@ -215,7 +223,8 @@ class ASGLD(Optimizer):
             lambda _: self.state.update(loaded), prepend=True
         )
         try:
-            super().load_state_dict(state_dict)
+            with torch.inference_mode(False):  # what is loaded is to be changed outside of it
+                super().load_state_dict(state_dict)
         finally:
             before.remove()
             after.remove()
@@ -224,14 +233,17 @@ class ASGLD(Optimizer):
         """Yield parameters and the states that a saved one has for them, or raise."""
         if not isinstance(saved, dict) or not {"state", "param_groups"} <= saved.keys():
             raise ValueError("a state_dict has the entries 'state' and 'param_groups'; need both")
-        groups = saved["param_groups"]
+        groups, entries = saved["param_groups"], saved["state"]
+        are_groups = all(isinstance(group, dict) and "params" in group for group in groups)
+        if not isinstance(entries, dict) or not are_groups:
+            raise ValueError("'state' must be a dict, and 'param_groups' a list of groups")
         lengths = [len(group["params"]) for group in groups]
         if lengths != [len(group["params"]) for group in self.param_groups]:
             return  # torch says so
         states: list[tuple[Tensor, dict[str, Any]]] = []
         for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):
             where = f"param_groups[{i}]"
-            state.check_group(saved_group, where)
+            state.check_group(saved_group, group, where)
             merged = {**self.defaults, "noise": None, **saved_group, "params": group["params"]}
             rule = rule_of(merged)
             try:
@@ -247,7 +259,7 @@ class ASGLD(Optimizer):
                 )
             stays = self._counts_with_params(merged, rule)
             for j, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
-                entry, name = saved["state"].get(key), _name(merged, i, j)
+                entry, name = entries.get(key), _name(merged, i, j)
                 if entry is not None:
                     restored = state.restore(p, entry, rule, name, counts_with_param=stays)
                 elif not p.requires_grad and self.state.get(p):

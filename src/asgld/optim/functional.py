@@ -47,11 +47,22 @@ def resolved(tensors: Tensors) -> Tensors:
     """Return tensors whose gradients are plain: no bits that negate or conjugate, real and
     imaginary parts apart, and no memory that a step writes to."""
     written = _memory.Spans(tensors.written())
+    if written.overlap():
+        check_apart(tensors)
     grads = [_memory.real(g.resolve_conj()).resolve_neg() for g in tensors.grads]
     sizes = np.array([_memory.extent(g) for g in grads], np.uint64)
     for i in np.flatnonzero(written.meet([g.data_ptr() for g in grads], sizes)):
         grads[i] = grads[i].clone()
     return tensors._replace(grads=grads)
+
+
+def check_apart(tensors: Tensors) -> None:
+    """Raise if a parameter shares memory with its own state."""
+    for i, p in enumerate(tensors.params):
+        if _memory.overlap(tensors.select([i]).written()):
+            raise RuntimeError(
+                f"a parameter of shape {tuple(p.shape)} and its state share memory; clone() one"
+            )
 
 
 def asgld(tensors: Tensors, rule: Rule, *, as_lists: bool = False) -> None:
@@ -219,7 +230,9 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
 
 
 def _multi_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
-    if _memory.overlap(tensors.written()):  # what shares memory is updated one after the other
+    written = tensors.written()
+    # What shares memory is updated one after the other; torch's lists take no negated tensors.
+    if _memory.overlap(written) or any(t.is_neg() for t in written):
         _single_tensor_asgld(tensors, rule)
         return
     groups: dict[tuple[torch.device, torch.dtype, torch.dtype], list[int]] = {}

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgld.noise import MAX_STEP, Layout
+from asgld.noise import Layout
 from asgld.optim import _memory
-from asgld.optim.functional import Tensors, working_dtype
+from asgld.optim.functional import Tensors, check_apart, working_dtype
 from asgld.optim.rule import FLAGS, NUMBERS, Rule, check, check_lr, rule_of
 from asgld.optim.state import sum_dtype
 
@@ -33,6 +33,9 @@ _MOST_TAKEN = 16
 
 class Table(Protocol):
     """Tensors of one device as its kernel sees them."""
+
+    def can_count(self) -> bool:
+        """Whether the step counts that the host can see fit the noise counter."""
 
     def step(
         self,
@@ -103,14 +106,22 @@ class Kernels:
         self._copied |= self._shared(list(map(Tensor.data_ptr, grads)))
         self._taken: set[tuple[int, ...]] = set()
         in_turn = self._written.overlap()
+        if in_turn:
+            check_apart(tensors)
         self._parts = _parts(tensors, self._types, host_counts=host_counts, in_turn=in_turn)
 
     def _shared(self, addresses: list[int]) -> set[int]:
         """Return which gradients share memory with what the step writes."""
         return set(np.flatnonzero(self._written.meet(addresses, self._sizes)).tolist())
 
-    def take(self, addresses: list[int]) -> bool:
-        """Whether gradients that moved need no other copies than those before them."""
+    def can_count(self) -> bool:
+        """Whether another step fits the noise counter, as far as the host can see."""
+        return all(part.table.can_count() for part in self._parts)
+
+    def take(self, grads: Sequence[Tensor], moved: list[int], addresses: list[int]) -> bool:
+        """Whether gradients that moved are whole, and need no other copies than those before."""
+        if not all(_memory.is_whole(grads[i]) for i in moved):
+            return False
         known = tuple(addresses)  # gradients come back to where they were
         if known not in self._taken:
             if not self._shared(addresses) <= self._copied:
@@ -177,8 +188,6 @@ def _parts(
     parts = []
     for (device, *_), members in groups.items():
         part = tensors.select(members)
-        if in_turn and _memory.overlap(part.written()):
-            raise RuntimeError("a parameter and its state share memory; clone() one of them")
         copies = {id(t): (t, _empty(t)) for t in part.written() if not _is_dense(t, t.dtype)}
 
         def dense(column: Sequence[Any], copies: dict[int, Any] = copies) -> list[Any]:
@@ -335,14 +344,13 @@ class Plan:
         self._steps = [state["step"] for state in own]
         self._looks = _memory.Looks(_held(fixed, self._shards))
         self._places = _memory.Places([*_held(fixed, self._shards), *self._steps])
-        self._grads = tensors.grads
+        self._storages = _memory.Storages(_held(fixed, self._shards))
+        self._grads: list[Any] = tensors.grads  # from a check to its step, and no longer
         self._looks_of_grads = _memory.Looks(tensors.grads)
         self._places_of_grads = _memory.Places(tensors.grads)
-        # What the host has read of them. The counts do not reach their end before so many steps.
+        # What the host has read of them.
         self._watched = _watched([*self._steps, *(state["stream"] for state in own)])
         self._versions = _versions(self._watched)
-        counts = [int(step) for step in self._steps if step.is_cpu]
-        self._steps_left = MAX_STEP + 1 - max(counts, default=0)
         self._tracked = [p for p in self._owners if not p.is_inference()]
         self._kernels = Kernels(tensors, host_counts=not rule.capturable)
 
@@ -353,16 +361,14 @@ class Plan:
             keys, states: the optimizer's state, as lists: tensors are slow keys.
         """
         rule, last = rule_of(self.group), self._rule
-        if rule[1:] == last[1:]:
+        if _are_equal(rule[1:], last[1:]):
             check_lr(rule.lr)
         else:
             check(rule, self._dtypes)
             if _settings(rule) != _settings(last):
                 return False
         self._rule = rule
-        return (
-            self._steps_left > 0 and self._holds_the_same(keys, states) and self._looks_the_same()
-        )
+        return self._holds_the_same(keys, states) and self._looks_the_same()
 
     def _holds_the_same(self, keys: list[Tensor], states: list[Any]) -> bool:
         """Whether the group and the state hold the same objects."""
@@ -394,7 +400,9 @@ class Plan:
                 self._looks_of_grads.fit(grads)
                 and self._looks.fit(fixed)
                 and not self._places.changed([*fixed, *self._steps])
+                and self._storages.are_as_large()
                 and _versions(self._watched) == self._versions
+                and self._kernels.can_count()
             )
         except (AttributeError, RuntimeError, TypeError):  # a sparse gradient, or none
             return False
@@ -402,13 +410,14 @@ class Plan:
             return False
         self._grads = grads
         places = self._places_of_grads
-        return not places.changed(grads) or self._kernels.take(places.addresses)
+        moved = places.changed(grads)
+        return not moved or self._kernels.take(grads, moved, places.addresses)
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that was last found to fit."""
         addresses = self._places_of_grads.addresses
         self._kernels.step(self._grads, addresses, self._rule, grad_scale, found_inf)
-        self._steps_left -= 1
+        self._grads = []
         # Autograd must learn that what it may have saved is no more.
         torch.autograd.graph.increment_version(self._tracked)
 
@@ -422,6 +431,13 @@ def _watched(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors whose versions tell of a write to any of these: views share their base's."""
     bases = (t._base if t._is_view() and t._base is not None else t for t in tensors)
     return list({id(base): base for base in bases}.values())
+
+
+def _are_equal(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    try:
+        return first == second
+    except RuntimeError:  # a knob is a tensor, and torch will not say whether it is equal
+        return False
 
 
 def _settings(rule: Rule) -> tuple[Any, ...]:

@@ -146,7 +146,8 @@ class Rule(NamedTuple):
         float | None,
         Knob(
             "standard deviation of the noise in units of lr, before D scales it, in place of "
-            "`sigma`: the noise step follows lr through every schedule. None: `sigma` counts",
+            "`sigma`, which must then be 0: the noise step follows lr through every schedule. "
+            "None: `sigma` counts",
             0.0, optional=True, hint="in gradient steps; None lets sigma count",
         ),
     ] = None  # fmt: skip
@@ -247,6 +248,19 @@ def rule_of(group: Mapping[str, Any]) -> Rule:
         raise ValueError(f"a parameter group has no {error}") from None
 
 
+def plain(knobs: dict[str, Any]) -> dict[str, Any]:
+    """Return knobs in Python's own types, which every checkpoint can hold: NumPy has others."""
+
+    def one(name: str, value: Any) -> Any:
+        if name in (*FLAGS, *_CHOICES) and isinstance(value, numbers.Integral) and value in (0, 1):
+            return bool(value)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, (int, float))
+        is_float = isinstance(value, float) and type(value) is not float
+        return float(value) if name in NUMBERS and (is_number or is_float) else value
+
+    return {name: one(name, value) for name, value in knobs.items()}
+
+
 def name_of_ours(word: str) -> str:
     """Say which knob an unknown word may stand for."""
     if word in FOREIGN:
@@ -285,7 +299,7 @@ def check(rule: Rule, dtypes: Iterable[torch.dtype] = (torch.float64,)) -> None:
     noise.check_seed(rule.seed)
     for name in (*FLAGS, *_CHOICES):
         value = getattr(rule, name)
-        if not isinstance(value, (bool, int)) and not (name in _CHOICES and value is None):
+        if not isinstance(value, bool) and not (name in _CHOICES and value is None):
             raise TypeError(f"Invalid {name} value: {value!r}: need True or False")
     if rule.sum_dtype not in _SUM_DTYPES:
         allowed = ", ".join(map(str, _SUM_DTYPES))
@@ -296,9 +310,13 @@ def check(rule: Rule, dtypes: Iterable[torch.dtype] = (torch.float64,)) -> None:
 def _check_number(name: str, value: Any) -> None:
     if type(value) is float:
         return
+    what = "learning rate" if name == "lr" else f"{name} value"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        what = "learning rate" if name == "lr" else f"{name} value"
         raise TypeError(f"Invalid {what}: {value!r}: need a number, not a {type(value).__name__}")
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(f"Invalid {what}: too large for a float") from None
 
 
 def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:

@@ -104,8 +104,9 @@ def check_parameter(p: Tensor, where: str) -> None:
     assert grad is not None
     if grad.layout != torch.strided:
         raise RuntimeError(
-            f"{where}: ASGLD does not support sparse gradients: delta and the noise reach every "
-            "coordinate at every step; pass p.grad.to_dense()"
+            f"{where}: its gradient has the layout {grad.layout}. ASGLD does not support sparse "
+            "gradients, since delta and the noise reach every coordinate at every step; pass "
+            "p.grad.to_dense()"
         )
     if grad.shape != p.shape or grad.device != p.device or grad.is_complex() != p.is_complex():
         raise RuntimeError(
@@ -115,12 +116,12 @@ def check_parameter(p: Tensor, where: str) -> None:
         )
     if hasattr(p, "placements") != hasattr(grad, "placements"):
         raise RuntimeError(f"{where} is a {type(p).__name__}, its gradient a {type(grad).__name__}")
-    for what, tensor in (("", _unwrapped(p)), ("its gradient", _unwrapped(grad))):
-        if tensor.is_meta:
-            continue  # the caller knows what to say
+    for what, tensor in ((where, _unwrapped(p)), (f"the gradient of {where}", _unwrapped(grad))):
         if _memory.is_plain(tensor) and not _memory.is_whole(tensor):
-            raise RuntimeError(f"{where}{what and ': ' + what}: its storage was resized or freed")
+            raise RuntimeError(f"{what}: its storage was resized or freed")
     held = _unwrapped(p)
+    if held.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(f"{where} was made in inference mode and cannot be changed outside it")
     if held.is_conj() or _memory.repeats(held):
         raise RuntimeError(
             f"{where}: unsupported operation: more than one element of the written-to tensor "
@@ -164,6 +165,15 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
         held = _unwrapped(value)
         if held.layout != torch.strided or (not held.is_meta and _memory.repeats(held)):
             return f"{name!r} is sparse, or its elements share their memory"
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            continue
+        held = _unwrapped(value)
+        if _memory.is_plain(held) and held.layout == torch.strided and not held.is_meta:
+            if not _memory.is_whole(held):
+                return f"the storage of {name!r} was resized or freed"
+            if held.is_inference() and not torch.is_inference_mode_enabled():
+                return f"{name!r} was made in inference mode; clone() it outside of that"
     for name in ("step", "stream"):
         value = torch.as_tensor(state[name])
         if value.shape != () or value.dtype != torch.int64:
@@ -213,20 +223,21 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param:
     if isinstance(step, Tensor) and step.is_meta:
         step = torch.zeros_like(step, device="cpu")
     for name, value in (("step", step), ("stream", stream)):
-        if not isinstance(value, (int, Tensor)) or (
-            isinstance(value, Tensor) and (value.numel() != 1 or value.is_complex())
-        ):
-            raise ValueError(f"state of {where}: {name!r} is {value!r}: need one whole number")
-        if float(value) != int(value):
-            raise ValueError(f"state of {where}: {name!r} is {float(value)}: need a whole number")
+        is_one = isinstance(value, int) or (
+            isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+        )
+        if not is_one or not float(value).is_integer():
+            raise ValueError(f"state of {where}: {name!r} is {value!r}: need a whole number")
     # An int is how earlier versions saved the stream.
     state["stream"] = torch.as_tensor(stream).reshape(()).to("cpu", torch.int64, copy=True)
     state["step"] = torch.as_tensor(step).reshape(()).to(home, torch.int64, copy=True)
     for name, dtype in (("sum", sum_dtype(rule, p)), ("momentum", working_dtype(p))):
         value = state.get(name)
         if isinstance(value, Tensor):
-            if not value.is_floating_point():
-                raise ValueError(f"state of {where}: {name!r} is of {value.dtype}")
+            if not value.is_floating_point() or (value.is_meta and not p.is_meta):
+                raise ValueError(
+                    f"state of {where}: {name!r} is of {value.dtype} on {value.device}"
+                )
             place = value.device if value.is_meta else device
             state[name] = value.detach().to(place, dtype, copy=True)
     if rule.momentum != 0.0 and "momentum" not in state:
@@ -259,8 +270,21 @@ _REMEDY = (
 )
 
 
-def check_group(saved: dict[str, Any], where: str) -> None:
-    """Raise if a saved parameter group is another optimizer's."""
+def check_group(saved: dict[str, Any], group: dict[str, Any], where: str) -> None:
+    """Raise if a saved parameter group is another optimizer's, or its names are in disorder."""
+    names, own = saved.get("param_names"), group.get("param_names")
+    if names is not None:
+        are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if (
+            not are_names
+            or len(set(names)) != len(saved["params"])
+            or len(names) != len(set(names))
+        ):
+            raise ValueError(f"{where} has param_names={names!r}: need one name per parameter")
+        if own is not None and names != own and sorted(names) == sorted(own):
+            raise ValueError(
+                f"{where} has the parameters in another order, {names!r}: states go by position"
+            )
     if missing := {"alpha", "beta", "sigma", "delta", "d_init"} - saved.keys():
         raise ValueError(
             f"{where} has no {sorted(missing)[0]!r} but {', '.join(sorted(saved.keys()))}: it is "
