@@ -100,7 +100,8 @@ class Kernels:
     def __init__(self, tensors: Tensors, *, host_counts: bool = False) -> None:
         params, grads = tensors.params, tensors.grads
         self._written = _memory.Spans(tensors.written())
-        self._sizes = np.array([_memory.extent(g) for g in grads], np.uint64)
+        self._needed = [_memory.extent(g) for g in grads]
+        self._sizes = np.array(self._needed, np.uint64)
         self._types = [_grad_dtype(g, p) for g, p in zip(grads, params, strict=True)]
         self._copied = {i for i, g in enumerate(grads) if not _is_dense(g, self._types[i])}
         self._copied |= self._shared(list(map(Tensor.data_ptr, grads)))
@@ -120,8 +121,10 @@ class Kernels:
 
     def take(self, grads: Sequence[Tensor], moved: list[int], addresses: list[int]) -> bool:
         """Whether gradients that moved are whole, and need no other copies than those before."""
-        if not all(_memory.is_whole(grads[i]) for i in moved):
-            return False
+        for i in moved:
+            before = grads[i].storage_offset() * grads[i].element_size()
+            if grads[i].untyped_storage().nbytes() < before + self._needed[i]:
+                return False
         known = tuple(addresses)  # gradients come back to where they were
         if known not in self._taken:
             if not self._shared(addresses) <= self._copied:
@@ -349,7 +352,7 @@ class Plan:
         self._looks_of_grads = _memory.Looks(tensors.grads)
         self._places_of_grads = _memory.Places(tensors.grads)
         # What the host has read of them.
-        self._watched = _watched([*self._steps, *(state["stream"] for state in own)])
+        self._watched = [*_watched(self._steps), *_watched([state["stream"] for state in own])]
         self._versions = _versions(self._watched)
         self._tracked = [p for p in self._owners if not p.is_inference()]
         self._kernels = Kernels(tensors, host_counts=not rule.capturable)
@@ -427,10 +430,13 @@ def _entries(states: Iterable[dict[str, Any]]) -> Iterator[Any]:
     return chain.from_iterable(map(dict.values, states))
 
 
-def _watched(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors whose versions tell of a write to any of these: views share their base's."""
-    bases = (t._base if t._is_view() and t._base is not None else t for t in tensors)
-    return list({id(base): base for base in bases}.values())
+def _watched(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return tensors whose versions tell of a write to any of these: one, if they share theirs."""
+    before = [tensor._version for tensor in tensors]
+    torch.autograd.graph.increment_version(tensors[0])
+    if all(t._version == then + 1 for t, then in zip(tensors, before, strict=True)):
+        return tensors[:1]
+    return tensors
 
 
 def _are_equal(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

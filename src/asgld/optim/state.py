@@ -52,18 +52,17 @@ def create(p: Tensor, rule: Rule, stream: int, *, counts_with_param: bool) -> St
 
 
 def share(states: Sequence[State], rule: Rule) -> None:
-    """Let counts, and streams, of a group be views of one tensor, whose version then tells of a
-    write to any of them."""
+    """Let counts, and streams, share one version, though not their memory: one look then tells of
+    a write to any of them. (Views of one tensor would as well, but torch.compile 2.11 loses what a
+    custom operator writes to them.)"""
     if rule.differentiable:
         return  # autograd would take a write to one for a write to all
     for name in ("step", "stream"):
-        of_device: dict[torch.device, list[State]] = {}
+        first: dict[torch.device, Tensor] = {}
         for state in states:
-            of_device.setdefault(state[name].device, []).append(state)
-        for members in of_device.values():
-            together = torch.stack([state[name] for state in members])
-            for state, one in zip(members, together, strict=True):
-                state[name] = one
+            one = first.setdefault(state[name].device, state[name]).detach()
+            one.data = state[name]
+            state[name] = one
 
 
 def _no_momentum(p: Tensor) -> Tensor:
