@@ -130,6 +130,25 @@ def test_gradient_in_the_parameters_own_memory_is_read_before_it_is_written(back
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shift", [1, 7, 20_000])
+def test_gradient_that_overlaps_its_parameter_is_read_before_it_is_written(
+    backend: str, shift: int
+) -> None:
+    """Each element's gradient is the parameter some elements before, which is written first."""
+    count, ends = 40_000, []
+    for is_shared in (False, True):
+        buffer = make_tensor(count + shift, seed=1)
+        p = buffer[shift:].requires_grad_()
+        optimizer = asgld.ASGLD([p], lr=0.1, **BACKENDS[backend])
+        for _ in range(3):
+            behind = buffer.detach()[:count]
+            p.grad = behind if is_shared else behind.clone()
+            optimizer.step()
+        ends.append(buffer.detach())
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("is_wide", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "grad_dtype"),
@@ -274,6 +293,23 @@ def test_storage_that_no_longer_holds_its_tensor_is_refused(
     for size in sizes:
         storage.resize_(size)
     with pytest.raises((RuntimeError, ValueError), match="resized or freed"):
+        optimizer.step()
+
+
+def test_storage_made_anew_too_small_at_its_old_address_is_refused() -> None:
+    """The address proves nothing. malloc is asked until it gives the same one again."""
+    (p,) = make_parameters([(1000,)])
+    optimizer = asgld.ASGLD([p])
+    take_steps(optimizer, 2)
+    address, storage = p.data_ptr(), p.untyped_storage()
+    for size in range(3984, 16, -16):
+        storage.resize_(0)
+        storage.resize_(size)
+        if p.data_ptr() == address:
+            break
+    else:
+        pytest.skip("malloc never gave the same address again")
+    with pytest.raises(RuntimeError, match="resized or freed"):
         optimizer.step()
 
 

@@ -368,10 +368,8 @@ class ASGLD(Optimizer):
 
     def _plan_of(self, group: dict[str, Any], keys: list[Tensor], states: list[Any]) -> Plan | None:
         """Return the plan of a group, if it has one that fits."""
-        found = self._plans.get(id(group))
-        if found is None or found.group is not group or not found.fits(keys, states):
-            return None
-        return found
+        found = self._plans.get(id(group))  # no other group has this id: the plan holds its own
+        return found if found is not None and found.fits(keys, states) else None
 
     @_use_grad_for_differentiable
     def _step_anew(self, plans: list[Plan | None]) -> None:
