@@ -53,8 +53,8 @@ def create(p: Tensor, rule: Rule, stream: int, *, counts_with_param: bool) -> St
 
 def share(states: Sequence[State], rule: Rule) -> None:
     """Let counts, and streams, share one version, though not their memory: one look then tells of
-    a write to any of them. (Views of one tensor would as well, but torch.compile 2.11 loses what a
-    custom operator writes to them.)"""
+    a write to any of them. (Views of one tensor would as well, but with them a compiled step on a
+    GPU, torch 2.11, gave other results.)"""
     if rule.differentiable:
         return  # autograd would take a write to one for a write to all
     for name in ("step", "stream"):
