@@ -36,9 +36,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/step_time.py
 
 # The stamp holds back a second installation until what it depends on changes.
-$(READY): pyproject.toml constraints.txt $(wildcard CMakeLists.txt native/*)
+$(READY): pyproject.toml study/pyproject.toml constraints.txt $(wildcard CMakeLists.txt native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e study
 	touch $@
 
 clean:

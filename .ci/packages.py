@@ -52,7 +52,7 @@ STRAYS = {".venv", "site-packages", "__pycache__", "build", "dist", "site"}
 PROBES = {
     "scipy": "asgld.scipy_method(lambda x: float(x @ x), numpy.ones(2))",
     "cli": "sys.argv = ['asgld', 'doctor']; asgld.cli.main()",
-    "plot": "asgld.figures.region_map(resolution=20)",
+    "plot": "asgld.theory.plots.region_map(resolution=20)",
     "data": "f = problem('digits'); f.value(torch.zeros(f.dim, dtype=torch.float64))",
     "sweep": "list(run_tasks(abs, [-1, -2], 2))",
 }
@@ -60,9 +60,9 @@ PROBES = {
 EXAMINE = """
 import json, pathlib, sys
 import numpy, torch
-import asgld, asgld.cli, asgld.figures
+import asgld, asgld.cli, asgld.theory.plots
 from asgld.problems import problem
-from asgld.sweep.engine import run_tasks
+
 
 saddle = lambda x: x[0] ** 2 - x[1] ** 2 / 2 + x[1] ** 4 / 4
 assert asgld.minimize(saddle, torch.zeros(2), method="agld").success

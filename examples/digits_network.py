@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from asgld.minimize import Result, minimize
+from asgld._minimize import Result, minimize
 
 NUM_IMAGES, HIDDEN, BATCH_SIZE, WEIGHT_PENALTY = 600, 6, 64, 1e-3
 

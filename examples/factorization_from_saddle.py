@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from asgld.minimize import Result, minimize
+from asgld._minimize import Result, minimize
 
 SIZE, RANK = 8, 2
 

@@ -40,8 +40,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import asgld
+from asgld.data.batches import accumulate, part
 from asgld.distributed import keyed_by_name
-from asgld.sampling import accumulate, part
 
 STEPS, BATCH, INPUTS = 3, 32, 5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from asgld.noise import Layout
 from asgld.optim import plan
 from asgld.optim.rule import Rule
 
+ROOT = Path(__file__).parent.parent
 # (alpha, beta): the special cases, the paper's settings, ties, and general powers.
 EXPONENTS = [
     (0.0, 0.0),

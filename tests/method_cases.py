@@ -12,7 +12,7 @@ from asgld.methods import Method
 from asgld.oracle import Oracle
 from asgld.problems import Problem
 from asgld.run import Run, run
-from asgld.stopping import Record
+from asgld.run.history import Record
 
 FAST = Record(per_decade=1, grad_norms=False)
 CONSTANTS: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from asgld.experiments.declared import EXPERIMENTS
-from asgld.reproduction import runner, write
+from asgld_study.experiments.declared import EXPERIMENTS
+from asgld_study.reproduction import runner, write
 
 RunOnce = Callable[[str, Callable[[Path], None]], Path]
 

@@ -7,17 +7,17 @@ as corrected (`theory`).
 """
 
 from asgld import theory
+from asgld._minimize import minimize
 from asgld.curvature import Kind, ModelHessian, Point, classify
+from asgld.data import GrowingBatchSampler, accumulate, full_gradient
 from asgld.diagnostics import (
     CertificateTracker,
     calibrate,
     groups_from_gradients,
     mean_square_gradient,
 )
-from asgld.minimize import minimize
 from asgld.optim import AGLD, ASG, ASGLD, PSGLD, SGLD, NetworkASGLD
-from asgld.sampling import GrowingBatchSampler, accumulate, full_gradient
-from asgld.scipy_interop import scipy_method
+from asgld.scipy import scipy_method
 
 __version__ = "0.1.0"
 __all__ = [

@@ -1,6 +1,5 @@
 """Curvature: extreme eigenvalues with confidence, what kind of point x is, constants of a model."""
 
-from asgld.curvature.classify import Kind, Point, classify
 from asgld.curvature.constants import (
     Estimate,
     gradient_scale,
@@ -9,6 +8,7 @@ from asgld.curvature.constants import (
 )
 from asgld.curvature.lanczos import steps_needed
 from asgld.curvature.model import ModelHessian
+from asgld.curvature.points import Kind, Point, classify
 from asgld.curvature.spectrum import Spectrum, lambda_max, lambda_min
 
 __all__ = [

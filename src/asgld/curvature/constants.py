@@ -15,9 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from asgld.curvature.classify import Neighborhood
 from asgld.curvature.model import ModelHessian
 from asgld.curvature.operator import as_operator
+from asgld.curvature.points import Neighborhood
 from asgld.curvature.spectrum import MAX_BYTES, Ends, Verdict, search_spectrum
 
 # Single-sample gradients of an oracle asked for in one call.

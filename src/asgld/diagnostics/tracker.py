@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asgld.methods.langevin import TorchMethod
+from asgld.methods.torch import TorchMethod
 from asgld.optim import ASGLD
 from asgld.optim.rule import Rule
-from asgld.theory.certificate import Certificate, certificate, noise_scale
+from asgld.theory.certificates import Certificate, certificate, noise_scale
 
 _KEY = "certificate"
 

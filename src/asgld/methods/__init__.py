@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from asgld.methods import comparators, first_order, hessian_vector, second_order
 from asgld.methods.base import Method, State, batch_indices, normals, replica_seed
-from asgld.methods.comparators import LBFGS
-from asgld.methods.langevin import LANGEVIN, TorchMethod, langevin
+from asgld.methods.rivals import comparators, first_order, hessian_vector, second_order
+from asgld.methods.rivals.comparators import LBFGS
+from asgld.methods.torch import LANGEVIN, TorchMethod, langevin
 
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: partial(langevin, name) for name in LANGEVIN},

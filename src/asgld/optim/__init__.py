@@ -1,7 +1,7 @@
 """Optimizers: ASGLD and its presets, as torch optimizers and in functional form."""
 
-from asgld.optim.asgld import ASGLD
 from asgld.optim.functional import asgld
+from asgld.optim.optimizer import ASGLD
 from asgld.optim.presets import AGLD, ASG, PSGLD, SGLD, NetworkASGLD
 from asgld.optim.rule import Rule
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from asgld.optim.asgld import ASGLD
+from asgld.optim.optimizer import ASGLD
 
 
 class AGLD(ASGLD):

@@ -17,10 +17,10 @@ from typing import Any
 
 from asgld.problems.analytic import MonkeySaddle, StrictSaddle
 from asgld.problems.base import Facts, FiniteSum, Problem, Saddle
-from asgld.problems.chains import Octopus, Rosenbrock, WorstCaseChain
 from asgld.problems.learning import Digits, Mixture, RobustRegression, Variance
 from asgld.problems.matrix import DeepLinear, Factorization, OrthogonalTensor
 from asgld.problems.recovery import PhaseRetrieval, Sensing
+from asgld.problems.sequential import Octopus, Rosenbrock, WorstCaseChain
 
 __all__ = [
     "DeepLinear",

@@ -17,7 +17,7 @@ from asgld.theory.bounds import (
     predicted_sums,
     terms,
 )
-from asgld.theory.certificate import Certificate, certificate, expected_certificate, noise_scale
+from asgld.theory.certificates import Certificate, certificate, expected_certificate, noise_scale
 from asgld.theory.escape import (
     EscapeTime,
     braking_onset,
@@ -28,7 +28,7 @@ from asgld.theory.escape import (
 )
 from asgld.theory.published import Item, Table1Row, item, items, table1
 from asgld.theory.rates import Order, Rate, rate, region, sum_order
-from asgld.theory.temperature import Onset, growth_onset, temperature
+from asgld.theory.temperatures import Onset, growth_onset, temperature
 
 __all__ = [
     "Accumulators",

@@ -1,1 +1,0 @@
-"""The commands of `asgld`: each parses, calls and prints."""

@@ -1,0 +1,1 @@
+"""The methods that the paper and its readers compare the family with."""

@@ -1,0 +1,428 @@
+"""Methods that see curvature through Hessian-vector products: Table 1's middle rows.
+
+All three look for a point with gradient norm at most eps and smallest curvature at least -gamma,
+gamma = sqrt(rho eps) unless said otherwise, and finish there. They run one replica at a time.
+
+==================  ===================================================  ==========================
+name                one step is                                          calls, up to logarithms
+==================  ===================================================  ==========================
+fast-cubic          a cubic-regularized Newton step, found by            eps^(-7/4)
+                    accelerated solvers
+carmon-accelerated  a test for negative curvature and, if there is       eps^(-7/4)
+                    any, a step along it; or else one gradient of the
+                    accelerated descent
+carmon-cubic        a cubic-regularized Newton step, found by gradient   eps^(-2)
+                    descent on the model
+==================  ===================================================  ==========================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from asgld.curvature.lanczos import Krylov, overlap
+from asgld.curvature.operator import SymmetricOperator
+from asgld.methods.base import normals
+from asgld.methods.rivals.curvature_search import (
+    SECOND_ORDER,
+    HessianVectorMethod,
+    finite,
+    hessian_at,
+    lowest_curvature,
+)
+from asgld.methods.rivals.shared import (
+    Constants,
+    SeededState,
+    ball_penalty_slope,
+    require,
+    require_positive,
+)
+from asgld.methods.rivals.subproblem import Eigen, Solution, cubic_descent, cubic_exact
+from asgld.oracle import Oracle
+
+# ------------------------------------------------------------------------------------------------
+# FastCubic: Naman Agarwal, Zeyuan Allen-Zhu, Brian Bullins, Elad Hazan, Tengyu Ma, 2017
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastCubic(HessianVectorMethod):
+    r"""Cubic-regularized Newton steps by accelerated linear algebra; f falls at each.
+
+    .. math:: m(h) = g^\top h + \tfrac12 h^\top H h + \tfrac{\rho}{6} \|h\|^3, \qquad
+              v = -(H + \lambda I)^{-1} g, \quad \lambda = \tfrac{\rho}{2} \|v\|, \qquad
+              w^\top H w \le \lambda_{\min} + \tfrac{1}{10 \kappa}
+
+    ============  =================  =============================================================
+    symbol        option             meaning
+    ============  =================  =============================================================
+    rho           hessian_lipschitz  the Hessian is rho-Lipschitz
+    eps           eps                target norm of the gradient; kappa = 30 / sqrt(rho eps)
+    c             stop_constant      stop after a step with m(h) > -eps^(3/2) / (c sqrt(rho))
+    \             solve_tol          relative residual of v
+    \             failure            probability that one search for w misses
+    ============  =================  =============================================================
+
+    The algorithms FastCubic and FastCubicMin of the paper, in the form for one function rather than
+    a finite sum; differs from them in that
+
+    - the Krylov space of g serves all multipliers lambda at once, where the paper solves a linear
+      system by accelerated gradient descent for each; the multiplier ends at the same root, or
+      1 / (2 kappa) above -lambda_min where that is larger;
+    - w comes from one Lanczos run, not from power iterations on the inverse;
+    - h minimizes m over the span of v and w, where the paper takes the better of v and a multiple
+      of w: with the same guarantee, and right in the hard case;
+    - systems are solved to `solve_tol`: the paper's 10^-4 max(...)^-20 is no float64 number.
+
+    `stop_constant` is 3000 * 800 in the paper; a smaller one, down to about 800, saves last steps.
+
+    >>> from asgld.oracle import Oracle
+    >>> from asgld.problems import problem
+    >>> from asgld.run import run
+    >>> saddle = problem("strict-saddle", dim=8, rotated=True)
+    >>> method = FastCubic(hessian_lipschitz=12.0)
+    >>> result = run(Oracle(saddle), method, torch.zeros(8), max_steps=100)
+    >>> result.stop.name, bool(torch.isclose(result.values[0], torch.tensor(-0.25).double()))
+    ('FINISHED', True)
+
+    References:
+        Finding approximate local minima faster than gradient descent (STOC 2017).
+    """
+
+    solve_tol: float = 1e-8
+    stop_constant: float = 2.4e6
+
+    name: ClassVar[str] = "fast-cubic"
+    unverified: ClassVar[tuple[str, ...]] = (
+        "solve_tol: the published accuracy is out of reach of float64",
+    )
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "hessian_lipschitz": (1e-2, 1e3),
+        "eps": (1e-4, 1e-1),
+        "solve_tol": (1e-8, 1e-1),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "stop_constant")
+        require(0.0 < self.solve_tol < 1.0, "solve_tol", self.solve_tol, "a number in (0, 1)")
+
+    @classmethod
+    def _proved(cls, constants: Constants) -> Self:
+        """The published settings; of eps and gamma^2 / rho the stricter counts."""
+        rho, eps = constants.hessian_lipschitz, min(constants.eps, constants.scale)
+        num_steps = 1.0 + constants.gap * 2.4e6 * math.sqrt(rho / eps**3)
+        return cls(hessian_lipschitz=rho, eps=eps, failure=constants.failure / num_steps)
+
+    def _advance(self, oracle: Oracle, state: SeededState) -> SeededState:
+        solution = self.minimize_model(oracle, state)
+        least = self.eps**1.5 / (self.stop_constant * math.sqrt(self.hessian_lipschitz))
+        is_done = solution.model_decrease < least
+        return replace(
+            state,
+            x=state.x + solution.step,
+            finished=is_done,
+            message=SECOND_ORDER if is_done else "",
+        )
+
+    def minimize_model(self, oracle: Oracle, state: SeededState) -> Solution:
+        """FastCubicMin: minimize the cubic model at `state.x`, to the accuracy that is needed."""
+        rho, margin = self.hessian_lipschitz, math.sqrt(self.hessian_lipschitz * self.eps) / 60.0
+        gradient = finite(oracle.grad(state.x))
+        hessian = hessian_at(oracle, state.x)
+        curvature, direction = lowest_curvature(
+            hessian, normals(state.seed, state.step, state.x), margin / 5.0, self.failure
+        )
+        directions = [direction] if curvature < 0.0 else []
+        if float(gradient.norm()) > 0.0:
+            lowest = max(0.0, margin - curvature)
+            directions.append(_newton_direction(hessian, gradient, rho, lowest, self.solve_tol))
+        return _minimize_in_span(hessian, gradient, rho, directions)
+
+
+def _newton_direction(
+    hessian: SymmetricOperator, gradient: Tensor, rho: float, lowest: float, tolerance: float
+) -> Tensor:
+    r"""-(H + l I)^{-1} g for the larger of `lowest` and the l that makes its norm 2 l / rho.
+
+    Conjugate gradients for all l at once: the Krylov space of g does not depend on the shift.
+    """
+    size = torch.linalg.vector_norm(gradient)
+    run = Krylov(hessian, gradient, hessian.dim)
+    for _ in run.checkpoints():
+        values, vectors = map(torch.from_numpy, run.ritz())
+        projected = torch.zeros(len(values), dtype=values.dtype)
+        projected[0] = size
+        solution = cubic_exact(projected, Eigen(values, vectors), rho)
+        if solution.multiplier < lowest:
+            solution_step = -vectors @ (vectors[0] * size / (values + lowest))
+        else:
+            solution_step = solution.step
+        residual = run.betas[-1] * abs(float(solution_step[-1]))
+        if residual <= tolerance * float(size):
+            break
+    return run.vectors(solution_step.unsqueeze(1).numpy())[:, 0]
+
+
+def _minimize_in_span(
+    hessian: SymmetricOperator, gradient: Tensor, rho: float, directions: Sequence[Tensor]
+) -> Solution:
+    """The exact minimizer of the cubic model among combinations of one or two directions."""
+    if not directions:
+        return Solution(torch.zeros_like(gradient), 0.0, 0.0, num_hvp=hessian.num_hvp)
+    basis = torch.linalg.qr(torch.stack(list(directions), dim=1))[0]
+    images = torch.stack([hessian(column) for column in basis.mT], dim=1)
+    inner = cubic_exact(basis.mT @ gradient, basis.mT @ images, rho)
+    return replace(inner, step=basis @ inner.step, mirror=None, num_hvp=hessian.num_hvp)
+
+
+# ------------------------------------------------------------------------------------------------
+# Accelerated descent: Yair Carmon, John Duchi, Oliver Hinder, Aaron Sidford, 2018
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class AcceleratedState(SeededState):
+    """The points of an accelerated phase; x is where its next gradient is taken."""
+
+    is_accelerating: bool
+    anchor: Tensor  # where the phase began: the center of the penalty
+    center: Tensor  # of the proximal problem
+    previous: Tensor  # the last point before momentum
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarmonAccelerated(HessianVectorMethod):
+    r"""Steps along negative curvature until there is none, then accelerated gradient descent.
+
+    .. math:: x \leftarrow x - \tfrac{2 |q|}{\rho}\, \mathrm{sign}(v^\top g)\, v, \qquad
+              q = v^\top H v \le -\tfrac{\gamma}{2}, \quad \|v\| = 1
+
+    and where Lanczos finds no such v, minimization to gradient norm eps / 2, by proximal steps
+    of weight 3 gamma, each solved by Nesterov's method, of the almost convex
+
+    .. math:: f_k(y) = f(y) + M \left[\|y - x\| - \tfrac{\gamma}{\rho}\right]_+^2
+
+    ============  =================  =============================================================
+    symbol        option             meaning
+    ============  =================  =============================================================
+    M             smoothness         the gradient is M-Lipschitz
+    rho           hessian_lipschitz  the Hessian is rho-Lipschitz
+    eps           eps                target norm of the gradient
+    gamma         gamma              target curvature, by default sqrt(rho eps)
+    \             failure            probability that one search for negative curvature misses
+    ============  =================  =============================================================
+
+    The paper's negative curvature descent and accelerated descent of almost convex functions, in
+    turns; differs from it in that Lanczos stops by a bound computed on the way, not after a fixed
+    number of products, and in that a gradient known from the test before is not taken anew. Where
+    v'g = 0 the sign is that of v, which is random.
+
+    References:
+        Accelerated methods for nonconvex optimization (SIAM Journal on Optimization 28, 2018).
+    """
+
+    smoothness: float = 1.0
+    gamma: float | None = None
+
+    name: ClassVar[str] = "carmon-accelerated"
+    unverified: ClassVar[tuple[str, ...]] = (
+        "failure: the number of searches that share it was not checked against the paper",
+        "eps: nor was the accuracy of the proximal problems, eps / 2 sqrt(3 gamma / 50 L)",
+    )
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "smoothness": (1e-1, 1e3),
+        "hessian_lipschitz": (1e-2, 1e3),
+        "eps": (1e-4, 1e-1),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "smoothness")
+        if self.gamma is not None:
+            require_positive(self, "gamma")
+
+    @classmethod
+    def _proved(cls, constants: Constants) -> Self:
+        """The published settings, with the failure shared among all searches."""
+        rho, eps, gamma = constants.hessian_lipschitz, constants.eps, constants.gamma
+        num_moves = constants.gap * 12.0 * rho**2 / gamma**3
+        num_phases = constants.gap * math.sqrt(10.0) * rho / (gamma * eps)
+        return cls(
+            smoothness=constants.smoothness,
+            hessian_lipschitz=rho,
+            eps=eps,
+            gamma=gamma,
+            failure=constants.failure / (1.0 + num_moves + num_phases),
+        )
+
+    @property
+    def curvature_tol(self) -> float:
+        return math.sqrt(self.hessian_lipschitz * self.eps) if self.gamma is None else self.gamma
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> AcceleratedState:
+        x = x0.clone()
+        return AcceleratedState(
+            x=x, seed=seed, is_accelerating=False, anchor=x, center=x, previous=x
+        )
+
+    def _advance(self, oracle: Oracle, state: AcceleratedState) -> AcceleratedState:
+        gradient = finite(oracle.grad(state.x))
+        if state.is_accelerating:
+            radius = self.curvature_tol / self.hessian_lipschitz
+            pull = ball_penalty_slope(state.x - state.anchor, radius, self.smoothness)
+            return self._accelerate(state, gradient + pull)
+        return self._follow_curvature(oracle, state, gradient)
+
+    def _follow_curvature(
+        self, oracle: Oracle, state: AcceleratedState, gradient: Tensor
+    ) -> AcceleratedState:
+        """Move along negative curvature; without any, finish or begin an accelerated phase."""
+        x = state.x
+        start = normals(state.seed, state.step, x)
+        curvature, direction = lowest_curvature(
+            hessian_at(oracle, x), start, self.curvature_tol / 2.0, self.failure
+        )
+        if curvature <= -self.curvature_tol / 2.0:
+            length = 2.0 * abs(curvature) / self.hessian_lipschitz
+            slope = float(direction @ gradient)
+            return replace(state, x=x - math.copysign(length, slope) * direction)
+        if float(gradient.norm()) <= self.eps:
+            return replace(state, finished=True, message=SECOND_ORDER)
+        phase = replace(state, is_accelerating=True, anchor=x, center=x, previous=x)
+        return self._accelerate(phase, gradient)
+
+    def _accelerate(self, state: AcceleratedState, gradient: Tensor) -> AcceleratedState:
+        """One step of Nesterov's method, given the gradient of f_k at x."""
+        x, center, previous = state.x, state.center, state.previous
+        weight = 3.0 * self.curvature_tol
+        smoothness = 5.0 * self.smoothness + 2.0 * weight
+        target = self.eps / 2.0
+        proximal = gradient + 2.0 * weight * (x - center)
+        if float(proximal.norm()) <= target * math.sqrt(weight / (50.0 * smoothness)):
+            if float(gradient.norm()) <= target:
+                return replace(state, is_accelerating=False)
+            center, previous, proximal = x, x, gradient
+        point = x - proximal / smoothness
+        root = math.sqrt(smoothness / weight)
+        x = point + (root - 1.0) / (root + 1.0) * (point - previous)
+        return replace(state, x=x, center=center, previous=point)
+
+
+# ------------------------------------------------------------------------------------------------
+# Cubic steps by gradient descent: Yair Carmon, John Duchi, 2019
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarmonCubic(HessianVectorMethod):
+    r"""Cubic-regularized Newton steps whose model is minimized by gradient descent.
+
+    .. math:: s \leftarrow s - \eta \left(g + \sigma q + H s + \tfrac{\rho}{2} \|s\| s\right),
+              \qquad x \leftarrow x + s \quad\text{once}\quad m(s) \le -c \sqrt{\epsilon^3 / \rho}
+
+    ============  =================  =============================================================
+    symbol        option             meaning
+    ============  =================  =============================================================
+    M             smoothness         the gradient is M-Lipschitz; sets eta
+    rho           hessian_lipschitz  the Hessian is rho-Lipschitz
+    eps           eps                target norm of the gradient; gamma = sqrt(rho eps)
+    c             decrease           what the model must fall by
+    sigma         perturbation       in units of eps gamma / M; q is uniform on the sphere
+    T             inner_steps        most descents in one step; by default 10 M / gamma times the
+                                     logarithm of 3 sqrt(d) / (perturbation failure)
+    \             failure            probability that one step misses negative curvature
+    ============  =================  =============================================================
+
+    When the model does not fall by that much, x is nearly second-order stationary: a last descent
+    without perturbation, to a slope of eps / 2, gives the point that is returned. This is the
+    paper's method for smooth functions, which starts each descent at the Cauchy point; differs from
+    it in that a descent also ends when its slope is below what the perturbation alone puts on the
+    lowest eigenvector: as long as the multiplier of s is less than -lambda_min, that part of the
+    slope cannot shrink.
+
+    References:
+        Gradient descent finds the cubic-regularized nonconvex Newton step (SIAM Journal on
+        Optimization 29, 2019). N. Tripuraneni, M. Stern, C. Jin, J. Regier, M. Jordan, Stochastic
+        cubic regularization for fast nonconvex optimization (NeurIPS 2018): c = 1/100.
+    """
+
+    smoothness: float = 1.0
+    decrease: float = 0.01
+    perturbation: float = 1.0 / 24.0
+    inner_steps: int | None = None
+
+    name: ClassVar[str] = "carmon-cubic"
+    unverified: ClassVar[tuple[str, ...]] = (
+        "perturbation: right in its units; the constant was not checked against the paper",
+        "inner_steps: right up to a constant factor",
+    )
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "smoothness": (1e-1, 1e3),
+        "hessian_lipschitz": (1e-2, 1e3),
+        "eps": (1e-4, 1e-1),
+        "decrease": (1e-3, 1.0),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "smoothness", "decrease", "perturbation")
+        steps = self.inner_steps
+        require(steps is None or steps >= 1, "inner_steps", steps, "at least 1, or None")
+
+    @classmethod
+    def _proved(cls, constants: Constants) -> Self:
+        """The published settings; of eps and gamma^2 / rho the stricter counts."""
+        rho, eps = constants.hessian_lipschitz, min(constants.eps, constants.scale)
+        num_steps = 1.0 + constants.gap * 100.0 * math.sqrt(rho / eps**3)
+        return cls(
+            smoothness=constants.smoothness,
+            hessian_lipschitz=rho,
+            eps=eps,
+            failure=constants.failure / num_steps,
+        )
+
+    def _advance(self, oracle: Oracle, state: SeededState) -> SeededState:
+        x, rho, dim = state.x, self.hessian_lipschitz, oracle.dim
+        gradient = finite(oracle.grad(x))
+        hessian = hessian_at(oracle, x)
+        gamma = math.sqrt(rho * self.eps)
+        growth = math.log1p(3.0 * math.sqrt(dim) / (self.perturbation * self.failure))
+        max_steps = self.inner_steps or math.ceil(10.0 * self.smoothness / gamma * growth)
+        sigma = self.perturbation * self.eps * gamma / self.smoothness
+        direction = normals(state.seed, state.step, x)
+        needed = self.decrease * math.sqrt(self.eps**3 / rho)
+        solution = cubic_descent(
+            gradient,
+            hessian,
+            rho,
+            smoothness=self.smoothness,
+            perturbation=direction * (sigma / float(direction.norm())),
+            max_steps=max_steps,
+            # The least slope along the lowest eigenvector, but for the chance of `failure`.
+            tolerance=0.5 * sigma * overlap(max(dim, 3), self.failure),
+            target_decrease=needed,
+        )
+        if solution.model_decrease >= needed:
+            return replace(state, x=x + solution.step)
+        last = cubic_descent(
+            gradient,
+            hessian,
+            rho,
+            smoothness=self.smoothness,
+            from_zero=True,
+            max_steps=max_steps,
+            tolerance=self.eps / 2.0,
+        )
+        return replace(state, x=x + last.step, finished=True, message=SECOND_ORDER)
+
+
+METHODS: dict[str, type[HessianVectorMethod]] = {
+    kind.name: kind for kind in (FastCubic, CarmonAccelerated, CarmonCubic)
+}

@@ -1,0 +1,414 @@
+"""Natasha2: stochastic gradients and Hessian-vector products, by turns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from asgld.methods.base import batch_indices, normals
+from asgld.methods.rivals.shared import (
+    Constants,
+    Rival,
+    SeededState,
+    ball_penalty_slope,
+    require,
+    require_at_least_zero,
+    require_batch,
+    require_positive,
+    unit_sphere,
+)
+from asgld.oracle import Oracle
+
+# Streams of normals: start of Oja's method, sign of a kick, choice of an iterate, of a pair.
+_OJA_STREAM, _SIGN_STREAM, _ITERATE_STREAM, _PAIR_STREAM = 1, 2, 3, 4
+# Negative curvature counts as found below this share of -gamma.
+_FOUND = 2.0 / 3.0
+# Times the root of the published order of `oja_steps`: the lowest direction then gains a factor of
+# (d / failure)^2 in a run, so that a random iterate is aligned with it more often than not.
+_OJA_CONSTANT = 4.0
+
+# ------------------------------------------------------------------------------------------------
+# Natasha2: Zeyuan Allen-Zhu, 2018
+# ------------------------------------------------------------------------------------------------
+
+Phase = Literal["search", "epoch", "polish"]
+
+
+@dataclass(kw_only=True)
+class NatashaState(SeededState):
+    """Where the method is: in a search at `anchor`, in an epoch from it, or polishing at the end.
+
+    `count` counts the steps of the present Oja run, sub-epoch or polish, `round` the runs or
+    sub-epochs before it. `kept` is the one iterate of it that counts, chosen in advance as number
+    `keep_at`, or the mean of all so far.
+    """
+
+    phase: Phase = "search"
+    round: int = 0
+    count: int = 0
+    keep_at: int = 0
+    kept: Tensor
+    anchor: Tensor  # y: center of the ball, and snapshot of the epoch
+    mean_grad: Tensor  # mu: the gradient at the snapshot
+    center: Tensor  # x-hat: start of the sub-epoch, center of its proximal term
+    direction: Tensor  # w of Oja's method
+    best_direction: Tensor
+    best_curvature: float = math.inf
+    pair_anchor: Tensor  # one of the epochs so far, chosen uniformly: where it began, and
+    pair_center: Tensor  # where its last sub-epoch began
+    num_epochs: int = 0
+    num_kicks: int = 0
+
+
+@dataclass(frozen=True)
+class Natasha2(Rival):
+    r"""Kicks along negative curvature where Oja's method finds some, else epochs of Natasha1.5.
+
+    .. math::
+        w \leftarrow \frac{(I - \eta_o H_B) w}{\|\cdot\|}, \qquad
+        y \leftarrow y \pm R\, w \;\; \text{if}\;\; w^\top H w < -\tfrac23 \gamma
+
+        x \leftarrow x - a\, (g_B(x) - g_B(y) + \mu + 2 \sigma (x - \hat x)), \qquad
+        g = \nabla f + \nabla M \left[\|x - y\| - R\right]_+^2
+
+    ==========  ==================  ===============================================================
+    symbol      option              meaning
+    ==========  ==================  ===============================================================
+    gamma       gamma               the curvature searched for
+    R           radius              gamma / rho: length of a kick, radius in which an epoch stays
+    M           smoothness          the gradient is M-Lipschitz
+    a           lr                  of an epoch; by default 0.3 / M
+    sigma       proximal            weight of the pull to the start of a sub-epoch; by default gamma
+    B, b        epoch_batch,        samples of mu and of a step; batch_size=None: all of them, by
+                batch_size          full gradients and products
+    p, m        sub_epochs,         an epoch has p parts of m steps
+                sub_steps
+    T           oja_steps           of one run of Oja's method, each with `oja_batch` samples; its
+                                    result is judged on T * oja_batch other samples
+    eta_o       oja_lr              at most 1/M; by default half of it
+    \           oja_runs            ln(1 / failure): runs of which the best counts
+    N           max_epochs          epochs after which the method finishes
+    \           output              what a run or sub-epoch gives: "last" (the last direction, the
+                                    mean of the iterates) or "random", the paper's uniformly chosen
+                                    iterate
+    \           sign                of a kick: "random", as in the paper, or "lower": to the side
+                                    where f is lower on B samples, which is counted
+    \           polish_steps        at the end, SGD from a random stored pair; 0: return y instead
+    ==========  ==================  ===============================================================
+
+    Algorithms 1 (Natasha1.5) and 2 (Natasha2) of the paper with Oja's method for the search. Each
+    step is one of Oja's method, of an epoch, or of the polish. Differs from the paper in batches
+    of b samples where it takes one, in counting the iterates of a sub-epoch from 1, and by default,
+    as its author advises for practice, in returning the last y and in means for random iterates,
+    and in asking f for the better side of a kick: kicks of random sign make a random walk, which
+    crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
+
+    `theory` sets the constants that the paper leaves inside Theta(.) to 1, but for `oja_steps`.
+
+    References:
+        Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv 1708.08694.
+    """
+
+    gamma: float = 0.1
+    radius: float = 0.1
+    smoothness: float = 1.0
+    lr: float | None = None
+    proximal: float | None = None
+    epoch_batch: int = 1024
+    batch_size: int | None = 8
+    sub_epochs: int = 4
+    sub_steps: int = 32
+    oja_steps: int = 100
+    oja_batch: int = 16
+    oja_lr: float | None = None
+    oja_runs: int = 1
+    max_epochs: int = 100
+    output: Literal["last", "random"] = "last"
+    sign: Literal["lower", "random"] = "lower"
+    polish_steps: int = 0
+
+    name: ClassVar[str] = "natasha2"
+    is_batched: ClassVar[bool] = False
+    unverified: ClassVar[tuple[str, ...]] = (
+        "lr, proximal, sub_epochs, epoch_batch, max_epochs: orders only, with constants 1",
+        "oja_steps: order only; the constant makes most random iterates good ones",
+        "oja_lr: public implementations disagree; here 1/sqrt(oja_steps) for (I - H/M)/2",
+        "polish_steps: taken as epoch_batch; the schedule of that SGD is a textbook one",
+        "the variance of a sample gradient, 1 unless given",
+    )
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {
+        "smoothness": (1e-1, 1e2),
+        "radius": (1e-2, 1e1),
+        "oja_steps": (8.0, 200.0),
+        "sub_steps": (4.0, 64.0),
+    }
+
+    def __post_init__(self) -> None:
+        require_positive(self, "gamma", "radius", "smoothness")
+        for name in ("lr", "oja_lr"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        if self.proximal is not None:
+            require_at_least_zero(self, "proximal")
+        require_at_least_zero(self, "polish_steps")
+        require_batch(self.batch_size)
+        sizes = ("epoch_batch", "sub_epochs", "sub_steps", "max_epochs")
+        for name in (*sizes, "oja_steps", "oja_batch", "oja_runs"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name, known in (("output", ("last", "random")), ("sign", ("lower", "random"))):
+            require(getattr(self, name) in known, name, getattr(self, name), f"one of {known}")
+        if self.polish_steps:
+            require(self.proximal != 0.0, "proximal", self.proximal, "proximal > 0 to polish")
+
+    @classmethod
+    def theory(
+        cls,
+        *,
+        smoothness: float,
+        hessian_lipschitz: float,
+        eps: float,
+        gamma: float,
+        dim: int,
+        gap: float,
+        failure: float = 0.1,
+        variance: float = 1.0,
+    ) -> Self:
+        """Settings from proved constants; `variance` bounds that of a sample gradient."""
+        constants = Constants(smoothness, hessian_lipschitz, eps, gamma, dim, gap, failure)
+        return cls._proved(constants, variance)
+
+    @classmethod
+    def _proved(cls, constants: Constants, variance: float = 1.0) -> Self:
+        k, rho, smoothness = constants, constants.hessian_lipschitz, constants.smoothness
+        require(0.0 < variance < math.inf, "variance", variance, "a positive finite number")
+        # Larger gammas gain nothing, and would make the epochs' problem non-convex.
+        gamma = min(k.gamma, (variance * k.eps * rho**3 / smoothness**2) ** 0.25)
+        root = (variance * k.eps) ** (1.0 / 3.0)
+        if rho * root >= smoothness * gamma:
+            scale = proximal = rho * root / gamma
+        else:
+            scale = smoothness
+            proximal = max(
+                variance * k.eps * rho**3 / (smoothness**2 * gamma**3),
+                k.eps * smoothness / math.sqrt(variance),
+            )
+            proximal = min(max(proximal, gamma), smoothness)
+        batch = math.ceil(variance / k.eps**2)
+        parts = math.ceil((proximal**2 * batch / scale**2) ** (1.0 / 3.0))
+        log = math.log(k.dim / k.failure)
+        oja_steps = math.ceil((_OJA_CONSTANT * smoothness / gamma * max(1.0, log)) ** 2)
+        rate = 1.0 / math.sqrt(oja_steps)
+        return cls(
+            gamma=gamma,
+            radius=gamma / rho,
+            smoothness=smoothness,
+            lr=proximal / (parts**2 * scale**2),
+            proximal=proximal,
+            epoch_batch=batch,
+            batch_size=1,
+            sub_epochs=parts,
+            sub_steps=math.ceil(batch / parts),
+            oja_steps=oja_steps,
+            oja_batch=1,
+            # I + rate (I - H/M)/2 is a multiple of I - oja_lr H.
+            oja_lr=rate / ((2.0 + rate) * smoothness),
+            oja_runs=math.ceil(max(1.0, math.log(1.0 / k.failure))),
+            max_epochs=math.ceil(proximal * k.gap / (parts * k.eps**2)),
+            output="random",
+            sign="random",
+            polish_steps=batch,
+        )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        calls = {"grad", "hvp"} | ({"value"} if self.sign == "lower" else set())
+        return frozenset(calls if self.batch_size is None else {f"sample_{c}" for c in calls})
+
+    @property
+    def _weight(self) -> float:
+        """sigma, the weight of the proximal term."""
+        return self.gamma if self.proximal is None else self.proximal
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> NatashaState:
+        if self.batch_size is not None and oracle.num_samples is None:
+            raise ValueError(
+                f"batch_size={self.batch_size}: the function is not a mean over samples; give "
+                "num_samples=, or batch_size=None for full gradients"
+            )
+        zero = torch.zeros_like(x0)
+        return NatashaState(
+            x=x0.clone(),
+            seed=seed,
+            kept=x0,
+            anchor=x0,
+            mean_grad=zero,
+            center=x0,
+            direction=zero,
+            best_direction=zero,
+            pair_anchor=x0,
+            pair_center=x0,
+        )
+
+    def step(self, oracle: Oracle, state: NatashaState) -> NatashaState:
+        advance = {"search": self._search, "epoch": self._descend, "polish": self._polish}
+        advance[state.phase](oracle, state)
+        state.step += 1
+        return state
+
+    # ---------------------------------------------------------------------------- curvature
+
+    def _search(self, oracle: Oracle, state: NatashaState) -> None:
+        """One step of Oja's method; after the last one a kick, or the start of an epoch."""
+        if state.count == 0:
+            state.direction = unit_sphere(state.seed, state.step, state.x, _OJA_STREAM)
+            self._choose(state, self.oja_steps)
+        image = self._hvp(oracle, state, state.direction, self.oja_batch)
+        rate = 0.5 / self.smoothness if self.oja_lr is None else self.oja_lr
+        moved = state.direction - rate * image
+        length = moved.norm()
+        if length > 0.0:
+            state.direction = moved / length
+        state.count += 1
+        if state.count == state.keep_at:
+            state.kept = state.direction
+        if state.count < self.oja_steps:
+            return
+        # Fresh samples: the next words of this step's batch, after those of the step itself.
+        judged = self._hvp(oracle, state, state.kept, self.oja_batch, self.oja_steps)
+        curvature = float(state.kept @ judged)
+        if curvature < state.best_curvature:
+            state.best_curvature, state.best_direction = curvature, state.kept
+        state.count, state.round = 0, state.round + 1
+        if state.round == self.oja_runs:
+            self._decide(oracle, state)
+
+    def _decide(self, oracle: Oracle, state: NatashaState) -> None:
+        state.round = 0
+        if state.best_curvature < -_FOUND * self.gamma:
+            sign = normals(state.seed, state.step, state.x[:1], _SIGN_STREAM).sign()
+            kick = sign * self.radius * state.best_direction
+            if self.sign == "lower":
+                here, there = (self._value(oracle, state, state.anchor + k) for k in (kick, -kick))
+                kick = kick if here <= there else -kick
+            state.x = state.anchor + kick
+            state.anchor = state.x
+            state.num_kicks += 1
+        else:
+            state.phase = "epoch"
+            state.center = state.anchor
+        state.best_curvature = math.inf
+
+    # ---------------------------------------------------------------------------- descent
+
+    def _descend(self, oracle: Oracle, state: NatashaState) -> None:
+        """One step of Natasha1.5; at the end of a sub-epoch the next, of an epoch a search."""
+        if state.count == state.round == 0 and self.batch_size is not None:
+            batch = _batch(oracle, state, self.epoch_batch)
+            state.mean_grad = oracle.sample_grad(state.anchor, batch)
+        if state.count == 0:
+            self._choose(state, self.sub_steps)
+            state.kept = torch.zeros_like(state.x)
+        slope = self._penalized(state, self._reduced_grad(oracle, state))
+        state.x = state.x - (0.3 / self.smoothness if self.lr is None else self.lr) * slope
+        state.count += 1
+        if self.output == "last":
+            state.kept = state.kept + state.x / self.sub_steps
+        elif state.count == state.keep_at:
+            state.kept = state.x
+        if state.count < self.sub_steps:
+            return
+        state.count, state.round = 0, state.round + 1
+        began, state.center = state.center, state.kept
+        state.x = state.center
+        if state.round == self.sub_epochs:
+            self._end_epoch(state, began)
+
+    def _end_epoch(self, state: NatashaState, began: Tensor) -> None:
+        state.round, state.num_epochs = 0, state.num_epochs + 1
+        # Each of the epochs so far is the chosen one with equal probability.
+        if _uniform(state, _PAIR_STREAM) * state.num_epochs < 1.0:
+            state.pair_anchor, state.pair_center = state.anchor, began
+        state.anchor, state.phase = state.center, "search"
+        if state.num_epochs < self.max_epochs:
+            return
+        if self.polish_steps:
+            state.phase = "polish"
+            state.anchor, state.center = state.pair_anchor, state.pair_center
+            state.x = state.kept = state.center
+        else:
+            self._finish(state)
+
+    def _polish(self, oracle: Oracle, state: NatashaState) -> None:
+        """SGD on the convex problem of one stored pair; later iterates count more in the mean."""
+        state.count += 1
+        slope = self._penalized(state, self._grad(oracle, state))
+        state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self._weight * state.count)
+        state.kept = state.kept + (state.x - state.kept) * 2.0 / (state.count + 1.0)
+        if state.count == self.polish_steps:
+            state.x = state.kept
+            self._finish(state)
+
+    def _finish(self, state: NatashaState) -> None:
+        state.finished = True
+        state.message = f"all {self.max_epochs} epochs were taken, and {state.num_kicks} kicks"
+
+    # ---------------------------------------------------------------------------- parts
+
+    def _choose(self, state: NatashaState, length: int) -> None:
+        """Decide in advance which iterate of the coming `length` will be kept."""
+        chosen = int(length * _uniform(state, _ITERATE_STREAM))
+        state.keep_at = length if self.output == "last" else min(chosen, length - 1) + 1
+
+    def _penalized(self, state: NatashaState, slope: Tensor) -> Tensor:
+        """The slope of f, and of what keeps x in the ball around y and near x-hat."""
+        slope = slope + ball_penalty_slope(state.x - state.anchor, self.radius, self.smoothness)
+        return slope + 2.0 * self._weight * (state.x - state.center)
+
+    def _reduced_grad(self, oracle: Oracle, state: NatashaState) -> Tensor:
+        """g_B(x) - g_B(y) + mu, with the same batch at both points."""
+        if self.batch_size is None:
+            # mu is then the gradient at y itself: the two cancel.
+            return oracle.grad(state.x)
+        batch = _batch(oracle, state, self.batch_size)
+        here, there = (oracle.sample_grad(x, batch) for x in (state.x, state.anchor))
+        return here - there + state.mean_grad
+
+    def _grad(self, oracle: Oracle, state: NatashaState) -> Tensor:
+        if self.batch_size is None:
+            return oracle.grad(state.x)
+        return oracle.sample_grad(state.x, _batch(oracle, state, self.batch_size))
+
+    def _value(self, oracle: Oracle, state: NatashaState, x: Tensor) -> float:
+        if self.batch_size is None:
+            return float(oracle.value(x))
+        return float(oracle.sample_value(x, _batch(oracle, state, self.epoch_batch)))
+
+    def _hvp(
+        self, oracle: Oracle, state: NatashaState, v: Tensor, size: int, times: int = 0
+    ) -> Tensor:
+        """The Hessian at y times v over `size` samples, or over `times` as many others."""
+        if self.batch_size is None:
+            return oracle.hvp(state.anchor, v)
+        batch = _batch(oracle, state, size * (1 + times))
+        if times and len(batch) == size * (1 + times):
+            batch = batch[size:]
+        return oracle.sample_hvp(state.anchor, v, batch)
+
+
+def _batch(oracle: Oracle, state: NatashaState, size: int) -> Tensor:
+    """Sample indices, each once if as many are asked for as there are."""
+    num_samples = oracle.num_samples
+    assert num_samples is not None
+    if size >= num_samples:
+        return torch.arange(num_samples)
+    return batch_indices(state.seed, state.step, size, num_samples)[0]
+
+
+def _uniform(state: NatashaState, stream: int) -> float:
+    """A number in [0, 1], by the distribution function of the normal."""
+    normal = float(normals(state.seed, state.step, state.x[:1], stream))
+    return 0.5 * math.erfc(-normal / math.sqrt(2.0))

@@ -1,0 +1,395 @@
+"""The only door to f: it checks, counts and prices every call.
+
+A method sees an :class:`Oracle` and nothing else of the problem. Points have shape (..., d) with
+replicas as leading axis; a call on R rows counts once for each row that still runs. The price of a
+call is stated in gradient-equivalents:
+
+    ============  ==================  ========================================================
+    call          price               comment
+    ============  ==================  ========================================================
+    value         0.5
+    grad          1                   ``value_and_grad`` costs the same: the value is a by-product
+    hvp           2
+    hessian       d
+    sample_*      price * B / n       B samples of n
+    ============  ==================  ========================================================
+
+A derivative that is made of other calls is charged as those: a gradient by central differences is
+2 d values. Monitoring goes through :meth:`Oracle.free`, which counts nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asgld.oracle.costs import KINDS, Costs, Counts, IntArray
+from asgld.oracle.functions import Function
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class BudgetExhausted(RuntimeError):
+    """No replica can pay for the call. Inside `asgld.run` this ends the run, as a result."""
+
+
+class _Ledger:
+    """Counts and budget, shared by an oracle and its views."""
+
+    def __init__(self, replicas: int | None, budget: float | None) -> None:
+        self.counts = None if replicas is None else Counts.zeros(replicas)
+        self.budget = math.inf if budget is None else float(budget)
+
+    def sized(self, replicas: int) -> Counts:
+        if self.counts is None:
+            self.counts = Counts.zeros(replicas)
+        return self.counts
+
+
+class Session:
+    """Which replicas of a run are active, and which calls went wrong in which."""
+
+    def __init__(self, replicas: int, name: str, needs: frozenset[str], is_batched: bool) -> None:
+        self.name = name
+        self.needs = needs
+        self.is_batched = is_batched
+        self.active: BoolArray = np.ones(replicas, np.bool_)
+        self.is_complete = True  # every replica active: the common case, kept to skip masking
+        self.broke: BoolArray = np.zeros(replicas, np.bool_)
+        self.nonfinite: dict[int, str] = {}
+
+    def drop(self, replicas: IntArray | BoolArray) -> None:
+        self.active[replicas] = False
+        self.is_complete = bool(self.active.all())
+
+    def bankrupt(self, replicas: IntArray) -> None:
+        self.broke[replicas] = True
+        self.drop(replicas)
+
+    def can_go_on(self, keep: BoolArray) -> bool:
+        """Whether a call may return with the rows outside `keep` unanswered.
+
+        A batched method goes on for the replicas that are left; a method that runs one replica at
+        a time has nothing left to do.
+        """
+        return bool(self.active.any() if self.is_batched else keep.any())
+
+
+class Oracle:
+    r"""Counts, prices and guards the calls of a function.
+
+    Args:
+        function: a problem of `asgld.problems`, or what `torch_function` / `numpy_function` give.
+        replicas: R, how many rows a point has; by default what the first call shows.
+        budget: gradient-equivalents that each replica may spend; None is no limit.
+        costs: the price list.
+
+    >>> from asgld.oracle.functions import torch_function
+    >>> oracle = Oracle(torch_function(lambda x: (x * x).sum(), dim=2))
+    >>> x = torch.ones(3, 2, dtype=torch.float64)
+    >>> oracle.grad(x).shape, oracle.hvp(x, x).shape
+    (torch.Size([3, 2]), torch.Size([3, 2]))
+    >>> oracle.counts.total()
+    {'grad': 3, 'hvp': 3, 'samples': 6, 'gradient_equivalents': 9.0}
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        *,
+        replicas: int | None = None,
+        budget: float | None = None,
+        costs: Costs | None = None,
+    ) -> None:
+        missing = [name for name in ("dim", "value", "grad") if not hasattr(function, name)]
+        if missing:
+            raise TypeError(
+                f"function={function!r} has no {missing[0]!r}: give a problem, or wrap a callable "
+                "by asgld.oracle.functions.torch_function or numpy_function"
+            )
+        if budget is not None and not budget > 0:
+            raise ValueError(f"budget={budget!r}: need a positive number of gradient-equivalents")
+        if replicas is not None and replicas < 1:
+            raise ValueError(f"replicas={replicas!r}: need at least 1")
+        self.function = function
+        self.costs = Costs() if costs is None else costs
+        self._ledger: _Ledger | None = _Ledger(replicas, budget)
+        self.session: Session | None = None
+        self._rows: IntArray | None = None  # replica of each row; None is all, in order
+
+    # -------------------------------------------------------------------------------- what it is
+
+    @property
+    def dim(self) -> int:
+        return self.function.dim
+
+    @property
+    def num_samples(self) -> int | None:
+        return self.function.num_samples
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """How derivatives are obtained, where there is something to say."""
+        return dict(getattr(self.function, "notes", {}))
+
+    @property
+    def is_free(self) -> bool:
+        return self._ledger is None
+
+    @property
+    def counts(self) -> Counts:
+        """The counts so far, live; copy them to keep them."""
+        if self._ledger is None:
+            raise ValueError("a free view has no counts; ask the oracle it came from")
+        return self._ledger.sized(1) if self._ledger.counts is None else self._ledger.counts
+
+    @property
+    def budget(self) -> float:
+        return math.inf if self._ledger is None else self._ledger.budget
+
+    # -------------------------------------------------------------------------------- views
+
+    def free(self) -> Oracle:
+        """A view for monitoring: no counts, no budget, no declared needs, any number of rows."""
+        view = copy.copy(self)
+        view._ledger = view.session = view._rows = None
+        return view
+
+    def rows(self, index: int | Tensor | npt.ArrayLike) -> Oracle:
+        """A view of some replicas: their calls are counted for them alone.
+
+        `index` is a replica's number, several, or a mask. Points given to the view have one row
+        per replica of it, in that order; for a single number the shape (d,) will do.
+        """
+        if self._ledger is None:
+            return self
+        numbers = np.arange(self.counts.replicas) if self._rows is None else self._rows
+        view = copy.copy(self)
+        key = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
+        view._rows = np.atleast_1d(numbers[key])
+        return view
+
+    def open(
+        self, replicas: int, *, name: str, needs: frozenset[str], is_batched: bool = True
+    ) -> Oracle:
+        """A view for the method of one run, which may make the calls it declared, no other.
+
+        Replicas leave it one by one, when they cannot pay; their rows then read nan.
+        """
+        if unknown := needs - set(KINDS):
+            raise ValueError(
+                f"method {name!r} needs {sorted(unknown)[0]!r}: known calls are {', '.join(KINDS)}"
+            )
+        assert self._ledger is not None
+        counted = self._ledger.sized(replicas).replicas
+        if counted != replicas:
+            raise ValueError(
+                f"this oracle counts for {counted} replicas, x0 has {replicas}: make a new Oracle"
+            )
+        view = copy.copy(self)
+        view.session = Session(replicas, name, needs, is_batched)
+        return view
+
+    # -------------------------------------------------------------------------------- calls
+
+    def value(self, x: Tensor) -> Tensor:
+        """f(x), of shape (...)."""
+        return self._call("value", x)
+
+    def grad(self, x: Tensor) -> Tensor:
+        """The gradient at x, of x's shape."""
+        return self._call("grad", x)
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, at the price of the gradient."""
+        self._check_needs("value")
+        gradient = self._call("grad", x)
+        return self._call("value", x, is_charged=False), gradient
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        """The Hessian at x times v, of x's shape."""
+        return self._call("hvp", x, self._like(x, v))
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """The Hessian, of shape (..., d, d)."""
+        return self._call("hessian", x)
+
+    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
+        """The mean of the samples in `indices`, of shape (B,) or (..., B)."""
+        return self._call("sample_value", x, indices=indices)
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        """The gradient of that mean."""
+        return self._call("sample_grad", x, indices=indices)
+
+    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
+        """The Hessian of that mean times v."""
+        return self._call("sample_hvp", x, self._like(x, v), indices=indices)
+
+    def tally(self, work: str, times: int = 1) -> None:
+        """Note work that is no call of f (say "eigh"): counted for each row, at no price."""
+        if self._ledger is None:
+            return
+        calls = self.counts.calls
+        counter = calls.setdefault(work, np.zeros(self.counts.replicas, np.int64))
+        counter[slice(None) if self._rows is None else self._rows] += times
+
+    # -------------------------------------------------------------------------------- inside
+
+    def _call(
+        self,
+        kind: str,
+        x: Tensor,
+        *vectors: Tensor,
+        indices: Tensor | None = None,
+        is_charged: bool = True,
+    ) -> Tensor:
+        if x.dim() == 0 or x.shape[-1] != self.dim:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} in oracle call `{kind}`: need (..., {self.dim})"
+            )
+        share = 1.0 if indices is None else self._share(kind, x, indices)
+        self._check_needs(kind)
+        keep = self._admit(kind, x, share, indices, is_charged)
+        arguments = [x, *vectors]
+        if keep is not None:
+            # Evaluate only the rows that take part: the others may hold anything.
+            mask = torch.from_numpy(keep).to(x.device)
+            arguments = [a.reshape(-1, self.dim)[mask] for a in arguments]
+            if indices is not None and indices.dim() > 1:
+                indices = indices.reshape(-1, indices.shape[-1])[mask]
+        if indices is not None:
+            arguments.append(indices)
+        if keep is not None and not keep.any():
+            return x.new_full((*x.shape[:-1], *self._result_shape(kind)), math.nan)
+        result: Tensor = getattr(self.function, kind)(*arguments)
+        self._note_nonfinite(kind, arguments[0], result, keep)
+        if keep is not None:
+            full = result.new_full((len(keep), *result.shape[1:]), math.nan)
+            full[mask] = result
+            result = full.reshape((*x.shape[:-1], *self._result_shape(kind)))
+        return result
+
+    def _result_shape(self, kind: str) -> tuple[int, ...]:
+        if kind.endswith("value"):
+            return ()
+        return (self.dim, self.dim) if kind == "hessian" else (self.dim,)
+
+    def _check_needs(self, kind: str) -> None:
+        session = self.session
+        if session is not None and kind not in session.needs:
+            raise RuntimeError(
+                f"method {session.name!r} called oracle.{kind}, but its `needs` declares only "
+                f"{', '.join(sorted(session.needs)) or 'nothing'}: add {kind!r} to it"
+            )
+
+    def _like(self, x: Tensor, v: Tensor) -> Tensor:
+        if v.shape[-1:] != x.shape[-1:]:
+            raise ValueError(f"v of shape {tuple(v.shape)}: need x's shape {tuple(x.shape)}")
+        return v.expand(x.shape)
+
+    def _share(self, kind: str, x: Tensor, indices: Tensor) -> float:
+        """Check a batch and return its part of all samples."""
+        if self.num_samples is None:
+            raise ValueError(
+                f"oracle call `{kind}`: the function is not a mean over samples; give num_samples= "
+                "or use a method with full gradients"
+            )
+        size = indices.shape[-1] if indices.dim() else 0
+        if size == 0 or (indices.dim() > 1 and indices.shape[:-1] != x.shape[:-1]):
+            raise ValueError(
+                f"indices of shape {tuple(indices.shape)} in oracle call `{kind}`: need (batch,) "
+                f"or {(*x.shape[:-1], 'batch')}, with at least one sample"
+            )
+        low, high = torch.aminmax(indices)
+        if int(low) < 0 or int(high) >= self.num_samples:
+            raise ValueError(
+                f"indices in oracle call `{kind}` run from {int(low)} to {int(high)}: need "
+                f"0 <= index < num_samples = {self.num_samples}"
+            )
+        return size / self.num_samples
+
+    def _admit(
+        self, kind: str, x: Tensor, share: float, indices: Tensor | None, is_charged: bool
+    ) -> BoolArray | None:
+        """Charge the rows that can pay. Returns a mask of rows, or None for all of them."""
+        if self._ledger is None:
+            return None
+        num_rows = math.prod(x.shape[:-1])
+        counts = self._ledger.sized(num_rows)
+        numbers = self._rows
+        expected = counts.replicas if numbers is None else len(numbers)
+        if num_rows != expected:
+            raise ValueError(
+                f"x has {num_rows} rows in oracle call `{kind}`, but this oracle counts for "
+                f"{expected}: use oracle.rows(...) for some of the replicas, oracle.free() to look"
+            )
+        price, charges = self._price(kind, share)
+        session = self.session
+        keep: BoolArray | None = None
+        if session is not None and not session.is_complete:
+            keep = session.active.copy() if numbers is None else session.active[numbers]
+        if is_charged and self._ledger.budget < math.inf:
+            spent = counts.spent if numbers is None else counts.spent[numbers]
+            can_pay = spent + price <= self._ledger.budget * (1.0 + 1e-12)
+            if not can_pay.all():
+                if session is None:
+                    raise BudgetExhausted(self._budget_message(kind))
+                broke = ~can_pay if keep is None else keep & ~can_pay
+                session.bankrupt(np.flatnonzero(broke) if numbers is None else numbers[broke])
+                keep = can_pay if keep is None else keep & can_pay
+        if keep is not None and session is not None and not session.can_go_on(keep):
+            raise BudgetExhausted(self._budget_message(kind))
+        if is_charged:
+            where: slice | IntArray = slice(None)
+            if keep is not None:
+                where = np.flatnonzero(keep) if numbers is None else numbers[keep]
+            elif numbers is not None:
+                where = numbers
+            for charged_kind, times in charges:
+                counts.calls[charged_kind][where] += times
+            counts.spent[where] += price
+            n = 1 if self.num_samples is None else self.num_samples
+            batch = n if indices is None else indices.shape[-1]
+            counts.samples[where] += batch * sum(times for _, times in charges)
+        return keep
+
+    def _price(self, kind: str, share: float) -> tuple[float, list[tuple[str, int]]]:
+        declared = getattr(self.function, "charges", {}).get(kind, {kind: 1})
+        prefix = "sample_" if kind.startswith("sample_") else ""
+        charges = [(prefix + k.removeprefix("sample_"), n) for k, n in declared.items()]
+        price = sum(self.costs.of(k, self.dim) * n for k, n in charges) * share
+        return price, charges
+
+    def _budget_message(self, kind: str) -> str:
+        return (
+            f"oracle call `{kind}` would pass the budget of {self.budget:g} gradient-equivalents; "
+            "raise budget="
+        )
+
+    def _note_nonfinite(self, kind: str, x: Tensor, result: Tensor, keep: BoolArray | None) -> None:
+        if self._ledger is None or math.isfinite(float(result.sum())):
+            return
+        lead = x.shape[:-1]
+        is_bad = ~torch.isfinite(result).reshape(math.prod(lead), -1).all(1)
+        bad = np.flatnonzero(is_bad.cpu().numpy())
+        if len(bad) == 0:
+            return  # finite numbers whose sum overflows
+        if self.session is None:
+            row = x.reshape(-1, self.dim)[int(bad[0])]
+            raise ValueError(
+                f"oracle call `{kind}` gave a non-finite number at row {int(bad[0])}, "
+                f"x = {np.array2string(row.detach().cpu().numpy(), precision=6, threshold=6)}: "
+                "f must be finite where it is evaluated; check the start point and the domain"
+            )
+        if keep is not None:
+            bad = np.flatnonzero(keep)[bad]
+        if self._rows is not None:
+            bad = self._rows[bad]
+        for replica in bad.tolist():
+            self.session.nonfinite.setdefault(replica, kind)
