@@ -14,7 +14,7 @@ import asgld
 from asgld.noise import Layout
 from asgld.optim import plan
 
-PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "joblib", "triton")
+PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "triton")
 
 
 def examine() -> None:
