@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -115,18 +115,17 @@ def minimize(
     start, is_torch = _read_start(x0, replicas)
     dim = start.shape[-1]
     box = None if bounds is None else Box.of(bounds, dim, transform)
-    function = _as_function(fun, start, is_torch, jac, hvp, hess, num_samples, box)
+    function = _as_function(fun, start, is_torch, box, num_samples, jac=jac, hvp=hvp, hess=hess)
     if function.dim != dim:
         raise ValueError(f"x0 has {dim} coordinates, the problem has {function.dim}")
-    task = Minimization(
-        Landscape(function, box, start, budget),
-        _as_method(method, options),
-        tol=tol,
-        gamma=gamma,
-        max_steps=max_steps,
-        seed=seed,
-        is_torch=is_torch,
-    )
+    if isinstance(method, str):
+        method = make_method(method, **options)
+    elif options:
+        raise TypeError(
+            f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
+        )
+    land = Landscape(function, box, start, budget)
+    task = Minimization(land, method, tol, gamma, max_steps, seed, is_torch)
     task.search(callback, progress, record or Record(), checkpoint)
     if polish:
         task.polish()
@@ -168,28 +167,21 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
 
 
 def _as_function(
-    fun: Any,
-    start: Tensor,
-    is_torch: bool,
-    jac: Callable[..., Any] | None,
-    hvp: Callable[..., Any] | None,
-    hess: Callable[..., Any] | None,
-    num_samples: int | None,
-    box: Box | None,
+    fun: Any, start: Tensor, is_torch: bool, box: Box | None, num_samples: int | None, **given: Any
 ) -> Function:
-    has_derivatives = not jac is hvp is hess is None
+    """`fun` with the derivatives that were given: jac, hvp, hess."""
+    has_derivatives = any(derivative is not None for derivative in given.values())
     if isinstance(fun, Function):
         if has_derivatives or num_samples is not None:
             raise ValueError("jac, hvp, hess and num_samples come with the problem: leave them out")
         return fun
     if not callable(fun):
         raise TypeError(f"fun={fun!r}: need a function of x, or a problem")
-    given = {"jac": jac, "hvp": hvp, "hess": hess, "num_samples": num_samples}
     dim = start.shape[-1]
     if is_torch or (not has_derivatives and _is_torch_function(fun, start[0], num_samples)):
-        return torch_function(fun, dim, **given)  # type: ignore[arg-type]
+        return torch_function(fun, dim, num_samples=num_samples, **given)
     limits = None if box is None else (box.lower, box.upper)
-    return numpy_function(fun, dim, **given, bounds=limits)  # type: ignore[arg-type]
+    return numpy_function(fun, dim, num_samples=num_samples, bounds=limits, **given)
 
 
 def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | None) -> bool:
@@ -214,16 +206,6 @@ def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | No
                 difference = rise / (2 * step)
                 return abs(slope - difference) <= 1e-4 * (1.0 + abs(slope) + abs(difference))
     return False
-
-
-def _as_method(method: str | Method, options: dict[str, Any]) -> Method:
-    if not isinstance(method, str):
-        if options:
-            raise TypeError(
-                f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
-            )
-        return method
-    return make_method(method, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,35 +325,33 @@ class Landscape:
         return torch.tensor(lowest).double(), torch.tensor(highest).double()
 
 
+@dataclass(eq=False)
 class Minimization:
     """One minimization: search, polish, judge, escape."""
 
-    def __init__(
-        self,
-        land: Landscape,
-        method: Method,
-        tol: float,
-        gamma: float | None,
-        max_steps: int,
-        seed: int,
-        is_torch: bool,
-    ) -> None:
-        self.land, self.method, self.tol, self.seed = land, method, tol, seed
-        self.max_steps, self.is_torch = max_steps, is_torch
-        self.notes: dict[str, str] = {}
-        self.runs: list[Run] = []
-        self.labels: list[str] = []
-        self.num_escapes = 0
+    land: Landscape
+    method: Method
+    tol: float
+    given_gamma: float | None
+    max_steps: int
+    seed: int
+    is_torch: bool
+    runs: list[Run] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    num_escapes: int = 0
+    noise_floor: float | None = None
+
+    def __post_init__(self) -> None:
         self.scales = self._measure()
-        self.given_gamma = gamma
         self.is_lr_measured = False
-        if isinstance(method, Adjustable):
-            self.is_lr_measured = "lr" in method.open_options
-            self.method = method.with_options(start_options(method, self.scales, land.oracle.dim))
+        if isinstance(self.method, Adjustable):
+            self.is_lr_measured = "lr" in self.method.open_options
+            options = start_options(self.method, self.scales, self.land.oracle.dim)
+            self.method = self.method.with_options(options)
         self.has_noise = self.anneals = True
         if isinstance(self.method, KnowsItsNoise):
             self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
-        self.noise_floor: float | None = None
 
     @property
     def knobs(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import torch
 from method_cases import method_by_theory
 from torch import Tensor
 
-from asgld.methods.rivals.curvature_search import HessianVectorMethod, hessian_at, lowest_curvature
 from asgld.methods.rivals.hessian_vector import CarmonAccelerated, CarmonCubic, FastCubic
+from asgld.methods.rivals.shared import HessianVectorMethod, hessian_at, lowest_curvature
 from asgld.methods.rivals.subproblem import cubic_exact
 from asgld.methods.torch import TorchMethod
 from asgld.oracle import Oracle

@@ -15,8 +15,8 @@ from asgld._require import (
     require_at_least_zero,
     require_positive,
 )
-from asgld.methods.base import SeededState, batch_indices, normals
-from asgld.methods.rivals.shared import ball_penalty_slope, require_batch, unit_sphere
+from asgld.methods.base import SeededState, batch_indices, gradient, normals
+from asgld.methods.rivals.shared import ball_penalty_slope, given, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Streams of normals: start of Oja's method, sign of a kick, choice of an iterate, of a pair.
@@ -97,7 +97,7 @@ class Natasha2:
     crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
 
     References:
-        Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv 1708.08694.
+        Z. Allen-Zhu: Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018.
     """
 
     gamma: float = 0.1
@@ -122,13 +122,8 @@ class Natasha2:
     is_batched: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "gamma", "radius", "smoothness")
-        for name in ("lr", "oja_lr"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
-        if self.proximal is not None:
-            require_at_least_zero(self, "proximal")
-        require_at_least_zero(self, "polish_steps")
+        require_positive(self, "gamma", "radius", "smoothness", *given(self, "lr", "oja_lr"))
+        require_at_least_zero(self, "polish_steps", *given(self, "proximal"))
         require_batch(self.batch_size)
         require_at_least(self, epoch_batch=1, sub_epochs=1, sub_steps=1, max_epochs=1)
         require_at_least(self, oja_steps=1, oja_batch=1, oja_runs=1)
@@ -180,7 +175,7 @@ class Natasha2:
         if state.count == 0:
             state.direction = unit_sphere(state.seed, state.step, state.x, _OJA_STREAM)
             self._choose(state, self.oja_steps)
-        image = self._hvp(oracle, state, state.direction, self.oja_batch)
+        image = self._hvp(oracle, state, state.direction)
         rate = 0.5 / self.smoothness if self.oja_lr is None else self.oja_lr
         moved = state.direction - rate * image
         length = moved.norm()
@@ -191,9 +186,7 @@ class Natasha2:
             state.kept = state.direction
         if state.count < self.oja_steps:
             return
-        # Fresh samples: the next words of this step's batch, after those of the step itself.
-        judged = self._hvp(oracle, state, state.kept, self.oja_batch, self.oja_steps)
-        curvature = float(state.kept @ judged)
+        curvature = float(state.kept @ self._hvp(oracle, state, state.kept, self.oja_steps))
         if curvature < state.best_curvature:
             state.best_curvature, state.best_direction = curvature, state.kept
         state.count, state.round = 0, state.round + 1
@@ -206,7 +199,12 @@ class Natasha2:
             sign = normals(state.seed, state.step, state.x[:1], _SIGN_STREAM).sign()
             kick = sign * self.radius * state.best_direction
             if self.sign == "lower":
-                here, there = (self._value(oracle, state, state.anchor + k) for k in (kick, -kick))
+                sides = (state.anchor + kick, state.anchor - kick)
+                if self.batch_size is None:
+                    here, there = (float(oracle.value(side)) for side in sides)
+                else:
+                    batch = _batch(oracle, state, self.epoch_batch)
+                    here, there = (float(oracle.sample_value(side, batch)) for side in sides)
                 kick = kick if here <= there else -kick
             state.x = state.anchor + kick
             state.anchor = state.x
@@ -259,7 +257,9 @@ class Natasha2:
     def _polish(self, oracle: Oracle, state: NatashaState) -> None:
         """SGD on the convex problem of one stored pair; later iterates count more in the mean."""
         state.count += 1
-        slope = self._penalized(state, self._grad(oracle, state))
+        size = self.batch_size
+        batch = None if size is None else _batch(oracle, state, size)
+        slope = self._penalized(state, gradient(oracle, state.x, batch))
         state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self._weight * state.count)
         state.kept = state.kept + (state.x - state.kept) * 2.0 / (state.count + 1.0)
         if state.count == self.polish_steps:
@@ -291,24 +291,14 @@ class Natasha2:
         here, there = (oracle.sample_grad(x, batch) for x in (state.x, state.anchor))
         return here - there + state.mean_grad
 
-    def _grad(self, oracle: Oracle, state: NatashaState) -> Tensor:
-        if self.batch_size is None:
-            return oracle.grad(state.x)
-        return oracle.sample_grad(state.x, _batch(oracle, state, self.batch_size))
-
-    def _value(self, oracle: Oracle, state: NatashaState, x: Tensor) -> float:
-        if self.batch_size is None:
-            return float(oracle.value(x))
-        return float(oracle.sample_value(x, _batch(oracle, state, self.epoch_batch)))
-
-    def _hvp(
-        self, oracle: Oracle, state: NatashaState, v: Tensor, size: int, times: int = 0
-    ) -> Tensor:
-        """The Hessian at y times v over `size` samples, or over `times` as many others."""
+    def _hvp(self, oracle: Oracle, state: NatashaState, v: Tensor, times: int = 0) -> Tensor:
+        """The Hessian at y times v over a batch of Oja's method, or over `times` as many others."""
         if self.batch_size is None:
             return oracle.hvp(state.anchor, v)
+        size = self.oja_batch
         batch = _batch(oracle, state, size * (1 + times))
         if times and len(batch) == size * (1 + times):
+            # Fresh samples: the next words of this step's batch, after those of the step itself.
             batch = batch[size:]
         return oracle.sample_hvp(state.anchor, v, batch)
 
