@@ -140,8 +140,7 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
     is_torch = isinstance(x0, Tensor)
     point = x0.detach() if is_torch else torch.from_numpy(np.array(x0, dtype=np.float64))
     point = point.to("cpu", torch.float64)
-    if point.dim() == 0:
-        point = point.reshape(1)
+    point = point.reshape(1) if point.dim() == 0 else point
     if point.dim() > 2 or point.numel() == 0:
         raise ValueError(
             f"x0 has shape {tuple(point.shape)}: need (d,); flatten larger shapes and reshape "
@@ -289,8 +288,7 @@ class Landscape:
             return classify(self.oracle, z, eps=eps, gamma=gamma, seed=seed)
         x = self.box.to_user(z)
         grad = self.function.grad(x)
-        projected = self.box.projected_gradient(x, grad)
-        norm = float(torch.linalg.vector_norm(projected))
+        norm = float(torch.linalg.vector_norm(self.box.projected_gradient(x, grad)))
         # Where a step along the gradient would leave the box, the bound holds the coordinate.
         is_free = (x - grad > self.box.lower) & (x - grad < self.box.upper)
         if bool(is_free.all()):
@@ -343,7 +341,11 @@ class Minimization:
     noise_floor: float | None = None
 
     def __post_init__(self) -> None:
-        self.scales = self._measure()
+        try:
+            self.scales = measure_start(self.land.oracle, self.land.start, seed=self.seed)
+        except BudgetExhausted:
+            self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
+            self.scales = StartScales(1.0, 0.0)
         self.is_lr_measured = False
         if isinstance(self.method, Adjustable):
             self.is_lr_measured = "lr" in self.method.open_options
@@ -365,16 +367,8 @@ class Minimization:
 
     def gamma(self, eps: float) -> float:
         """Curvatures above -gamma count as not negative at a point accepted with eps."""
-        if self.given_gamma is not None:
-            return self.given_gamma
-        return math.sqrt(eps) * min(1.0, self.scales.curvature)
-
-    def _measure(self) -> StartScales:
-        try:
-            return measure_start(self.land.oracle, self.land.start, seed=self.seed)
-        except BudgetExhausted:
-            self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
-            return StartScales(1.0, 0.0)
+        default = math.sqrt(eps) * min(1.0, self.scales.curvature)
+        return default if self.given_gamma is None else self.given_gamma
 
     def search(
         self,
@@ -442,7 +436,7 @@ class Minimization:
             return False
         if Stop.NON_FINITE in result.stops:
             return True
-        if result.stop is Stop.SETTLED and bool(self._is_too_long(self._curvature_at_end(result))):
+        if result.stop is Stop.SETTLED and self._is_too_long(self._curvature_at_end(result)):
             return True
         return bool(self._is_above_start(result).double().mean() > 0.5)
 
@@ -474,15 +468,9 @@ class Minimization:
         self._descend(torch.where(is_lost[:, None], self.land.start, self.x), "lbfgs")
 
     def _descend(self, z: Tensor, label: str) -> None:
-        self.runs.append(
-            run(
-                self.land.oracle,
-                LBFGS(scale=1.0 / self.scales.curvature),
-                z,
-                max_steps=self.max_steps,
-                stop=StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure),
-            )
-        )
+        lbfgs = LBFGS(scale=1.0 / self.scales.curvature)
+        when = StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure)
+        self.runs.append(run(self.land.oracle, lbfgs, z, max_steps=self.max_steps, stop=when))
         self.labels.append(label)
 
     def judge(self) -> Point:
@@ -525,9 +513,6 @@ class Minimization:
     def result(self, point: Point) -> Result:
         last = self.runs[-1]
         best = last.best
-        search = self.runs[0]
-        polish = last if len(self.runs) > 1 else None
-        is_success = point.kind is Kind.MINIMUM and self.noise_floor is None
         all_x = self.land.to_user(last.x)
         return Result(
             x=self._as_user(all_x[best]),
@@ -535,12 +520,12 @@ class Minimization:
             jac=self._as_user(self.land.function.grad(all_x[best])),
             kind=point.kind,
             point=point,
-            success=is_success,
+            success=point.kind is Kind.MINIMUM and self.noise_floor is None,
             message=self._message(point),
             counts=self.land.oracle.counts.copy(),
             history=_joined([r.history for r in self.runs], self.land),
-            search=search,
-            polish=polish,
+            search=self.runs[0],
+            polish=last if len(self.runs) > 1 else None,
             all_x=self._as_user(all_x),
             all_fun=self._as_user(last.values),
             noise_floor=self.noise_floor,
