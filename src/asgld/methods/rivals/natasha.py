@@ -64,30 +64,25 @@ class Natasha2:
         x \leftarrow x - a\, (g_B(x) - g_B(y) + \mu + 2 \sigma (x - \hat x)), \qquad
         g = \nabla f + \nabla M \left[\|x - y\| - R\right]_+^2
 
-    ==========  ==================  ===============================================================
-    symbol      option              meaning
-    ==========  ==================  ===============================================================
-    gamma       gamma               the curvature searched for
-    R           radius              gamma / rho: length of a kick, radius in which an epoch stays
-    M           smoothness          the gradient is M-Lipschitz
-    a           lr                  of an epoch; by default 0.3 / M
-    sigma       proximal            weight of the pull to the start of a sub-epoch; by default gamma
-    B, b        epoch_batch,        samples of mu and of a step; batch_size=None: all of them, by
-                batch_size          full gradients and products
-    p, m        sub_epochs,         an epoch has p parts of m steps
-                sub_steps
-    T           oja_steps           of one run of Oja's method, each with `oja_batch` samples; its
-                                    result is judged on T * oja_batch other samples
-    eta_o       oja_lr              at most 1/M; by default half of it
-    \           oja_runs            ln(1 / failure): runs of which the best counts
-    N           max_epochs          epochs after which the method finishes
-    \           output              what a run or sub-epoch gives: "last" (the last direction, the
-                                    mean of the iterates) or "random", the paper's uniformly chosen
-                                    iterate
-    \           sign                of a kick: "random", as in the paper, or "lower": to the side
-                                    where f is lower on B samples, which is counted
-    \           polish_steps        at the end, SGD from a random stored pair; 0: return y instead
-    ==========  ==================  ===============================================================
+    Args:
+        gamma: the curvature searched for.
+        radius: R = gamma / rho: length of a kick, and radius in which an epoch stays.
+        smoothness: M: the gradient is M-Lipschitz.
+        lr: a, of an epoch; by default 0.3 / M.
+        proximal: sigma, the weight of the pull to the start of a sub-epoch; by default gamma.
+        epoch_batch, batch_size: samples of mu and of a step; batch_size=None means all samples, by
+            full gradients and products.
+        sub_epochs, sub_steps: an epoch has p parts of m steps.
+        oja_steps, oja_batch: T steps of one run of Oja's method, with so many samples each; the
+            result is judged on T * oja_batch other samples.
+        oja_lr: eta_o, at most 1/M; by default half of that.
+        oja_runs: runs of which the best counts, ln(1 / failure).
+        max_epochs: epochs after which the method finishes.
+        output: what a run or sub-epoch gives: "last" (the last direction, the mean of the iterates)
+            or "random", the paper's uniformly chosen iterate.
+        sign: of a kick: "random", as in the paper, or "lower": to the side where f is lower on
+            `epoch_batch` samples, which is counted.
+        polish_steps: steps of SGD at the end, from a random stored pair; 0 returns y instead.
 
     Algorithms 1 (Natasha1.5) and 2 (Natasha2) of the paper with Oja's method for the search. Each
     step is one of Oja's method, of an epoch, or of the polish. Differs from the paper in batches
@@ -97,7 +92,8 @@ class Natasha2:
     crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
 
     References:
-        Z. Allen-Zhu: Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018.
+        Z. Allen-Zhu: Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv
+        1708.08694.
     """
 
     gamma: float = 0.1
