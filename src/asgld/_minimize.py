@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from asgld.curvature.points import Kind, Point, classify
-from asgld.methods import LBFGS, METHODS, Method, method_names
-from asgld.methods.calibration import Scales, measure_scales
+from asgld.diagnostics.calibration import StartScales, measure_start, start_options
+from asgld.methods import LBFGS, Adjustable, KnowsItsNoise, Method
+from asgld.methods import method as make_method
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.box import Box, Face, Reparametrized
 from asgld.oracle.costs import Counts
@@ -114,18 +115,17 @@ def minimize(
     start, is_torch = _read_start(x0, replicas)
     dim = start.shape[-1]
     box = None if bounds is None else Box.of(bounds, dim, transform)
-    function = _as_function(fun, start, is_torch, jac, hvp, hess, num_samples, box)
+    function = _as_function(fun, start, is_torch, box, num_samples, jac=jac, hvp=hvp, hess=hess)
     if function.dim != dim:
         raise ValueError(f"x0 has {dim} coordinates, the problem has {function.dim}")
-    task = Minimization(
-        Landscape(function, box, start, budget),
-        _as_method(method, options),
-        tol=tol,
-        gamma=gamma,
-        max_steps=max_steps,
-        seed=seed,
-        is_torch=is_torch,
-    )
+    if isinstance(method, str):
+        method = make_method(method, **options)
+    elif options:
+        raise TypeError(
+            f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
+        )
+    land = Landscape(function, box, start, budget)
+    task = Minimization(land, method, tol, gamma, max_steps, seed, is_torch)
     task.search(callback, progress, record or Record(), checkpoint)
     if polish:
         task.polish()
@@ -140,8 +140,7 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
     is_torch = isinstance(x0, Tensor)
     point = x0.detach() if is_torch else torch.from_numpy(np.array(x0, dtype=np.float64))
     point = point.to("cpu", torch.float64)
-    if point.dim() == 0:
-        point = point.reshape(1)
+    point = point.reshape(1) if point.dim() == 0 else point
     if point.dim() > 2 or point.numel() == 0:
         raise ValueError(
             f"x0 has shape {tuple(point.shape)}: need (d,); flatten larger shapes and reshape "
@@ -167,28 +166,21 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
 
 
 def _as_function(
-    fun: Any,
-    start: Tensor,
-    is_torch: bool,
-    jac: Callable[..., Any] | None,
-    hvp: Callable[..., Any] | None,
-    hess: Callable[..., Any] | None,
-    num_samples: int | None,
-    box: Box | None,
+    fun: Any, start: Tensor, is_torch: bool, box: Box | None, num_samples: int | None, **given: Any
 ) -> Function:
-    has_derivatives = not jac is hvp is hess is None
+    """`fun` with the derivatives that were given: jac, hvp, hess."""
+    has_derivatives = any(derivative is not None for derivative in given.values())
     if isinstance(fun, Function):
         if has_derivatives or num_samples is not None:
             raise ValueError("jac, hvp, hess and num_samples come with the problem: leave them out")
         return fun
     if not callable(fun):
         raise TypeError(f"fun={fun!r}: need a function of x, or a problem")
-    given = {"jac": jac, "hvp": hvp, "hess": hess, "num_samples": num_samples}
     dim = start.shape[-1]
     if is_torch or (not has_derivatives and _is_torch_function(fun, start[0], num_samples)):
-        return torch_function(fun, dim, **given)  # type: ignore[arg-type]
+        return torch_function(fun, dim, num_samples=num_samples, **given)
     limits = None if box is None else (box.lower, box.upper)
-    return numpy_function(fun, dim, **given, bounds=limits)  # type: ignore[arg-type]
+    return numpy_function(fun, dim, num_samples=num_samples, bounds=limits, **given)
 
 
 def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | None) -> bool:
@@ -213,18 +205,6 @@ def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | No
                 difference = rise / (2 * step)
                 return abs(slope - difference) <= 1e-4 * (1.0 + abs(slope) + abs(difference))
     return False
-
-
-def _as_method(method: str | Method, options: dict[str, Any]) -> Method:
-    if not isinstance(method, str):
-        if options:
-            raise TypeError(
-                f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
-            )
-        return method
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: known are {', '.join(method_names())}")
-    return METHODS[method](**options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,8 +288,7 @@ class Landscape:
             return classify(self.oracle, z, eps=eps, gamma=gamma, seed=seed)
         x = self.box.to_user(z)
         grad = self.function.grad(x)
-        projected = self.box.projected_gradient(x, grad)
-        norm = float(torch.linalg.vector_norm(projected))
+        norm = float(torch.linalg.vector_norm(self.box.projected_gradient(x, grad)))
         # Where a step along the gradient would leave the box, the bound holds the coordinate.
         is_free = (x - grad > self.box.lower) & (x - grad < self.box.upper)
         if bool(is_free.all()):
@@ -344,34 +323,42 @@ class Landscape:
         return torch.tensor(lowest).double(), torch.tensor(highest).double()
 
 
+@dataclass(eq=False)
 class Minimization:
     """One minimization: search, polish, judge, escape."""
 
-    def __init__(
-        self,
-        land: Landscape,
-        method: Method,
-        tol: float,
-        gamma: float | None,
-        max_steps: int,
-        seed: int,
-        is_torch: bool,
-    ) -> None:
-        self.land, self.method, self.tol, self.seed = land, method, tol, seed
-        self.max_steps, self.is_torch = max_steps, is_torch
-        given = getattr(method, "options", {})
-        self.is_lr_measured = getattr(method, "is_langevin", False) and "lr" not in given
-        self.notes: dict[str, str] = {}
-        self.runs: list[Run] = []
-        self.labels: list[str] = []
-        self.num_escapes = 0
-        self.scales = self._measure()
-        self.given_gamma = gamma
-        if hasattr(method, "calibrated"):
-            self.method = method.calibrated(self.scales, land.oracle.dim)
-        self.has_noise = bool(getattr(self.method, "has_noise", True))
-        self.anneals = bool(getattr(self.method, "anneals", True))
-        self.noise_floor: float | None = None
+    land: Landscape
+    method: Method
+    tol: float
+    given_gamma: float | None
+    max_steps: int
+    seed: int
+    is_torch: bool
+    runs: list[Run] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    num_escapes: int = 0
+    noise_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.scales = measure_start(self.land.oracle, self.land.start, seed=self.seed)
+        except BudgetExhausted:
+            self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
+            self.scales = StartScales(1.0, 0.0)
+        self.is_lr_measured = False
+        if isinstance(self.method, Adjustable):
+            self.is_lr_measured = "lr" in self.method.open_options
+            options = start_options(self.method, self.scales, self.land.oracle.dim)
+            self.method = self.method.with_options(options)
+        self.has_noise = self.anneals = True
+        if isinstance(self.method, KnowsItsNoise):
+            self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The options of the method's update, where it tells them."""
+        return dict(self.method.knobs) if isinstance(self.method, Adjustable) else {}
 
     @property
     def x(self) -> Tensor:
@@ -380,17 +367,8 @@ class Minimization:
 
     def gamma(self, eps: float) -> float:
         """Curvatures above -gamma count as not negative at a point accepted with eps."""
-        if self.given_gamma is not None:
-            return self.given_gamma
-        return math.sqrt(eps) * min(1.0, self.scales.curvature)
-
-    def _measure(self) -> Scales:
-        try:
-            scales = measure_scales(self.land.oracle, self.land.start, seed=self.seed)
-        except BudgetExhausted:
-            self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
-            return Scales(1.0, 0.0)
-        return scales
+        default = math.sqrt(eps) * min(1.0, self.scales.curvature)
+        return default if self.given_gamma is None else self.given_gamma
 
     def search(
         self,
@@ -445,10 +423,9 @@ class Minimization:
 
     def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
-        knobs = getattr(self.method, "knobs", {})
-        if not self.is_lr_measured or knobs["alpha"] != 0.0:
+        if not self.is_lr_measured or self.knobs.get("alpha", 0.0) != 0.0:
             return torch.zeros_like(curvature, dtype=torch.bool)
-        return float(knobs["lr"]) * curvature > 2.0
+        return float(self.knobs["lr"]) * curvature > 2.0
 
     def _curvature_at_end(self, result: Run) -> Tensor:
         end = result.x[result.best : result.best + 1]
@@ -459,23 +436,22 @@ class Minimization:
             return False
         if Stop.NON_FINITE in result.stops:
             return True
-        if result.stop is Stop.SETTLED and bool(self._is_too_long(self._curvature_at_end(result))):
+        if result.stop is Stop.SETTLED and self._is_too_long(self._curvature_at_end(result)):
             return True
         return bool(self._is_above_start(result).double().mean() > 0.5)
 
     def _shorten_step(self, factor: float, result: Run) -> None:
-        options = dict(self.method.options)  # type: ignore[attr-defined]
-        options["lr"] *= factor
+        assert isinstance(self.method, Adjustable)
+        lr = self.method.options["lr"] * factor
         if result.stop is Stop.SETTLED:
             steepest = float(self._curvature_at_end(result))
-            options["lr"] = min(options["lr"], 1.0 / max(steepest, 1e-300))
-        self.method = replace(self.method, options=options)  # type: ignore[type-var]
+            lr = min(lr, 1.0 / max(steepest, 1e-300))
+        self.method = self.method.with_options({**self.method.options, "lr": lr})
 
     def _is_above_start(self, result: Run) -> Tensor:
         """Which replicas ended clearly higher than they began."""
         first = torch.from_numpy(result.history.values[0])
-        knobs = getattr(self.method, "knobs", {})
-        heat = 10.0 * self.land.oracle.dim * float(knobs.get("sigma", 0.0)) ** 2
+        heat = 10.0 * self.land.oracle.dim * float(self.knobs.get("sigma", 0.0)) ** 2
         return ~(result.values <= first + heat + 0.05 * first.abs())
 
     def polish(self) -> None:
@@ -492,15 +468,9 @@ class Minimization:
         self._descend(torch.where(is_lost[:, None], self.land.start, self.x), "lbfgs")
 
     def _descend(self, z: Tensor, label: str) -> None:
-        self.runs.append(
-            run(
-                self.land.oracle,
-                LBFGS(scale=1.0 / self.scales.curvature),
-                z,
-                max_steps=self.max_steps,
-                stop=StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure),
-            )
-        )
+        lbfgs = LBFGS(scale=1.0 / self.scales.curvature)
+        when = StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure)
+        self.runs.append(run(self.land.oracle, lbfgs, z, max_steps=self.max_steps, stop=when))
         self.labels.append(label)
 
     def judge(self) -> Point:
@@ -543,28 +513,24 @@ class Minimization:
     def result(self, point: Point) -> Result:
         last = self.runs[-1]
         best = last.best
-        search = self.runs[0]
-        polish = last if len(self.runs) > 1 else None
-        is_success = point.kind is Kind.MINIMUM and self.noise_floor is None
         all_x = self.land.to_user(last.x)
-        knobs = getattr(self.method, "knobs", None)
         return Result(
             x=self._as_user(all_x[best]),
             fun=float(last.values[best]),
             jac=self._as_user(self.land.function.grad(all_x[best])),
             kind=point.kind,
             point=point,
-            success=is_success,
+            success=point.kind is Kind.MINIMUM and self.noise_floor is None,
             message=self._message(point),
             counts=self.land.oracle.counts.copy(),
             history=_joined([r.history for r in self.runs], self.land),
-            search=search,
-            polish=polish,
+            search=self.runs[0],
+            polish=last if len(self.runs) > 1 else None,
             all_x=self._as_user(all_x),
             all_fun=self._as_user(last.values),
             noise_floor=self.noise_floor,
             num_escapes=self.num_escapes,
-            options=dict(knobs) if knobs is not None else {},
+            options=self.knobs,
             notes={**self.land.oracle.notes, **self.notes},
         )
 
@@ -579,7 +545,7 @@ class Minimization:
         if self.noise_floor is not None:
             parts.append(
                 f"Constant noise keeps the gradient norm near {self.noise_floor:.3g}; the point "
-                "was judged at twice that, and is no success for want of rest."
+                "was judged at twice that. It is no success, since the iterate cannot come to rest."
             )
         before = float(self.runs[0].history.values[0].min())
         for label, part in zip(self.labels, self.runs, strict=True):

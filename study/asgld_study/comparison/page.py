@@ -14,7 +14,8 @@ from asgld_study.comparison import analysis
 from asgld_study.comparison.checks import checks
 from asgld_study.experiments import escape
 from asgld_study.experiments.table1 import REALISTIC, SADDLE, SIZES, Size, Study, proved
-from asgld_study.sweep.catalog import BY_LABEL, CONTENDERS, RIVALS
+from asgld_study.settings import SETTINGS
+from asgld_study.sweep.catalog import BY_LABEL, CONTENDERS
 from asgld_study.sweep.engine import NUMERICS
 
 Row = dict[str, Any]
@@ -321,9 +322,9 @@ def _realistic(rows: list[Row]) -> list[str]:
 
 def _unverified() -> str:
     lines = [
-        f"- `{c.label}`: {'; '.join(RIVALS[c.method].unverified)}"
+        f"- `{c.label}`: {'; '.join(SETTINGS[c.method].unverified)}"
         for c in CONTENDERS
-        if c.method in RIVALS and RIVALS[c.method].unverified
+        if c.method in SETTINGS and SETTINGS[c.method].unverified
     ]
     return "Settings by theory rest on these, which the methods name themselves:\n\n" + "\n".join(
         lines

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from method_cases import method_by_theory
 from torch import Tensor
 
-from asgld.methods.rivals.curvature_search import HessianVectorMethod, hessian_at, lowest_curvature
-from asgld.methods.rivals.hessian_vector import METHODS, CarmonAccelerated, CarmonCubic, FastCubic
+from asgld.methods.rivals.hessian_vector import CarmonAccelerated, CarmonCubic, FastCubic
+from asgld.methods.rivals.shared import HessianVectorMethod, hessian_at, lowest_curvature
 from asgld.methods.rivals.subproblem import cubic_exact
 from asgld.methods.torch import TorchMethod
 from asgld.oracle import Oracle
@@ -22,6 +23,9 @@ from asgld.run import Run, run
 from asgld.run.stopping import Stop
 
 FLOAT = torch.float64
+METHODS: dict[str, type[Any]] = {
+    kind.name: kind for kind in (FastCubic, CarmonAccelerated, CarmonCubic)
+}
 # Smoothness 11, Hessian-Lipschitz constant 12, minimum -1/4.
 SADDLES = {
     "aligned": problem("strict-saddle", dim=10),
@@ -62,7 +66,7 @@ def proved(name: str, f: Problem, x0: Tensor, *, eps: float, **replaced: float) 
         **replaced,
     }
     gamma = math.sqrt(constants["hessian_lipschitz"] * eps)
-    return METHODS[name].theory(eps=eps, gamma=gamma, dim=f.dim, **constants)
+    return method_by_theory(name, eps=eps, gamma=gamma, dim=f.dim, **constants)
 
 
 def check_second_order(f: Problem, result: Run, method: HessianVectorMethod) -> None:
@@ -239,29 +243,6 @@ def test_methods_keep_to_the_budget() -> None:
         assert result.counts.spent[0] <= 50.0
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_state_their_settings(name: str) -> None:
-    kind = METHODS[name]
-    options = {field.name for field in dataclasses.fields(kind)}
-    assert 2 <= len(kind.ranges) <= 4
-    for low, high in kind.ranges.values():
-        assert 0.0 < low < high
-    for choice in (0, 1):
-        kind(**{option: bounds[choice] for option, bounds in kind.ranges.items()})
-    assert set(kind.ranges) <= options
-    assert {note.partition(":")[0] for note in kind.unverified} <= options
-    method: Any = kind.theory(
-        smoothness=4.0, hessian_lipschitz=2.0, eps=0.5, gamma=0.1, dim=10, gap=1.0, failure=0.2
-    )
-    assert method.hessian_lipschitz == 2.0
-    assert getattr(method, "smoothness", 4.0) == 4.0
-    # gamma asks for more than eps does.
-    has_gamma = "gamma" in options
-    assert method.eps == (0.5 if has_gamma else pytest.approx(0.1**2 / 2.0))
-    assert not has_gamma or method.gamma == 0.1
-    assert 0.0 < method.failure < 0.2
-
-
 @pytest.mark.parametrize(
     ("name", "option", "value"),
     [
@@ -323,7 +304,7 @@ def test_fast_cubic_minimizes_the_model() -> None:
     generator = torch.Generator().manual_seed(0)
     method = FastCubic(hessian_lipschitz=2.0, eps=1e-3)
     num_hard = 0
-    for i in range(200):
+    for i in range(80):
         hessian, gradient = _random_model(i, generator)
         exact = cubic_exact(gradient, hessian, 2.0)
         oracle = Oracle(Quadratic(hessian, gradient))
@@ -336,16 +317,16 @@ def test_fast_cubic_minimizes_the_model() -> None:
         assert found.model_decrease <= exact.model_decrease * (1.0 + 1e-9)
         assert found.num_hvp == oracle.counts.total().get("hvp", 0) <= 42
         num_hard += exact.is_hard_case
-    assert num_hard >= 40
+    assert num_hard >= 15
 
 
 def test_fast_cubic_takes_products_like_the_fourth_root_of_eps() -> None:
     used = []
     for eps in (1e-1, 1e-2, 1e-3):
-        spectrum = torch.linspace(-math.sqrt(eps), 1.0, 3000, dtype=FLOAT)
-        oracle = Oracle(Quadratic(spectrum, eps / math.sqrt(3000.0)))
+        spectrum = torch.linspace(-math.sqrt(eps), 1.0, 1500, dtype=FLOAT)
+        oracle = Oracle(Quadratic(spectrum, eps / math.sqrt(1500.0)))
         method = FastCubic(eps=eps, solve_tol=1e-3)
-        state = method.init(oracle, torch.zeros(3000, dtype=FLOAT), seed=0)
+        state = method.init(oracle, torch.zeros(1500, dtype=FLOAT), seed=0)
         used.append(method.minimize_model(oracle, state).num_hvp)
     slopes = [math.log10(after / before) for before, after in pairwise(used)]
     assert all(0.05 < slope < 0.25 for slope in slopes), used

@@ -1,39 +1,28 @@
-"""Natasha2: stochastic gradients and Hessian-vector products, by turns."""
+"""Natasha2 (Zeyuan Allen-Zhu, 2018): stochastic gradients and Hessian products, by turns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import batch_indices, normals
-from asgld.methods.rivals.shared import (
-    Constants,
-    Rival,
-    SeededState,
-    ball_penalty_slope,
+from asgld._require import (
     require,
+    require_at_least,
     require_at_least_zero,
-    require_batch,
     require_positive,
-    unit_sphere,
 )
+from asgld.methods.base import SeededState, batch_indices, gradient, normals
+from asgld.methods.rivals.shared import ball_penalty_slope, given, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Streams of normals: start of Oja's method, sign of a kick, choice of an iterate, of a pair.
 _OJA_STREAM, _SIGN_STREAM, _ITERATE_STREAM, _PAIR_STREAM = 1, 2, 3, 4
 # Negative curvature counts as found below this share of -gamma.
 _FOUND = 2.0 / 3.0
-# Times the root of the published order of `oja_steps`: the lowest direction then gains a factor of
-# (d / failure)^2 in a run, so that a random iterate is aligned with it more often than not.
-_OJA_CONSTANT = 4.0
-
-# ------------------------------------------------------------------------------------------------
-# Natasha2: Zeyuan Allen-Zhu, 2018
-# ------------------------------------------------------------------------------------------------
 
 Phase = Literal["search", "epoch", "polish"]
 
@@ -65,7 +54,7 @@ class NatashaState(SeededState):
 
 
 @dataclass(frozen=True)
-class Natasha2(Rival):
+class Natasha2:
     r"""Kicks along negative curvature where Oja's method finds some, else epochs of Natasha1.5.
 
     .. math::
@@ -75,30 +64,25 @@ class Natasha2(Rival):
         x \leftarrow x - a\, (g_B(x) - g_B(y) + \mu + 2 \sigma (x - \hat x)), \qquad
         g = \nabla f + \nabla M \left[\|x - y\| - R\right]_+^2
 
-    ==========  ==================  ===============================================================
-    symbol      option              meaning
-    ==========  ==================  ===============================================================
-    gamma       gamma               the curvature searched for
-    R           radius              gamma / rho: length of a kick, radius in which an epoch stays
-    M           smoothness          the gradient is M-Lipschitz
-    a           lr                  of an epoch; by default 0.3 / M
-    sigma       proximal            weight of the pull to the start of a sub-epoch; by default gamma
-    B, b        epoch_batch,        samples of mu and of a step; batch_size=None: all of them, by
-                batch_size          full gradients and products
-    p, m        sub_epochs,         an epoch has p parts of m steps
-                sub_steps
-    T           oja_steps           of one run of Oja's method, each with `oja_batch` samples; its
-                                    result is judged on T * oja_batch other samples
-    eta_o       oja_lr              at most 1/M; by default half of it
-    \           oja_runs            ln(1 / failure): runs of which the best counts
-    N           max_epochs          epochs after which the method finishes
-    \           output              what a run or sub-epoch gives: "last" (the last direction, the
-                                    mean of the iterates) or "random", the paper's uniformly chosen
-                                    iterate
-    \           sign                of a kick: "random", as in the paper, or "lower": to the side
-                                    where f is lower on B samples, which is counted
-    \           polish_steps        at the end, SGD from a random stored pair; 0: return y instead
-    ==========  ==================  ===============================================================
+    Args:
+        gamma: the curvature searched for.
+        radius: R = gamma / rho: length of a kick, and radius in which an epoch stays.
+        smoothness: M: the gradient is M-Lipschitz.
+        lr: a, of an epoch; by default 0.3 / M.
+        proximal: sigma, the weight of the pull to the start of a sub-epoch; by default gamma.
+        epoch_batch, batch_size: samples of mu and of a step; batch_size=None means all samples, by
+            full gradients and products.
+        sub_epochs, sub_steps: an epoch has p parts of m steps.
+        oja_steps, oja_batch: T steps of one run of Oja's method, with so many samples each; the
+            result is judged on T * oja_batch other samples.
+        oja_lr: eta_o, at most 1/M; by default half of that.
+        oja_runs: runs of which the best counts, ln(1 / failure).
+        max_epochs: epochs after which the method finishes.
+        output: what a run or sub-epoch gives: "last" (the last direction, the mean of the iterates)
+            or "random", the paper's uniformly chosen iterate.
+        sign: of a kick: "random", as in the paper, or "lower": to the side where f is lower on
+            `epoch_batch` samples, which is counted.
+        polish_steps: steps of SGD at the end, from a random stored pair; 0 returns y instead.
 
     Algorithms 1 (Natasha1.5) and 2 (Natasha2) of the paper with Oja's method for the search. Each
     step is one of Oja's method, of an epoch, or of the polish. Differs from the paper in batches
@@ -107,10 +91,9 @@ class Natasha2(Rival):
     and in asking f for the better side of a kick: kicks of random sign make a random walk, which
     crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
 
-    `theory` sets the constants that the paper leaves inside Theta(.) to 1, but for `oja_steps`.
-
     References:
-        Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv 1708.08694.
+        Z. Allen-Zhu: Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv
+        1708.08694.
     """
 
     gamma: float = 0.1
@@ -133,95 +116,17 @@ class Natasha2(Rival):
 
     name: ClassVar[str] = "natasha2"
     is_batched: ClassVar[bool] = False
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr, proximal, sub_epochs, epoch_batch, max_epochs: orders only, with constants 1",
-        "oja_steps: order only; the constant makes most random iterates good ones",
-        "oja_lr: public implementations disagree; here 1/sqrt(oja_steps) for (I - H/M)/2",
-        "polish_steps: taken as epoch_batch; the schedule of that SGD is a textbook one",
-        "the variance of a sample gradient, 1 unless given",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "smoothness": (1e-1, 1e2),
-        "radius": (1e-2, 1e1),
-        "oja_steps": (8.0, 200.0),
-        "sub_steps": (4.0, 64.0),
-    }
 
     def __post_init__(self) -> None:
-        require_positive(self, "gamma", "radius", "smoothness")
-        for name in ("lr", "oja_lr"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
-        if self.proximal is not None:
-            require_at_least_zero(self, "proximal")
-        require_at_least_zero(self, "polish_steps")
+        require_positive(self, "gamma", "radius", "smoothness", *given(self, "lr", "oja_lr"))
+        require_at_least_zero(self, "polish_steps", *given(self, "proximal"))
         require_batch(self.batch_size)
-        sizes = ("epoch_batch", "sub_epochs", "sub_steps", "max_epochs")
-        for name in (*sizes, "oja_steps", "oja_batch", "oja_runs"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require_at_least(self, epoch_batch=1, sub_epochs=1, sub_steps=1, max_epochs=1)
+        require_at_least(self, oja_steps=1, oja_batch=1, oja_runs=1)
         for name, known in (("output", ("last", "random")), ("sign", ("lower", "random"))):
             require(getattr(self, name) in known, name, getattr(self, name), f"one of {known}")
         if self.polish_steps:
             require(self.proximal != 0.0, "proximal", self.proximal, "proximal > 0 to polish")
-
-    @classmethod
-    def theory(
-        cls,
-        *,
-        smoothness: float,
-        hessian_lipschitz: float,
-        eps: float,
-        gamma: float,
-        dim: int,
-        gap: float,
-        failure: float = 0.1,
-        variance: float = 1.0,
-    ) -> Self:
-        """Settings from proved constants; `variance` bounds that of a sample gradient."""
-        constants = Constants(smoothness, hessian_lipschitz, eps, gamma, dim, gap, failure)
-        return cls._proved(constants, variance)
-
-    @classmethod
-    def _proved(cls, constants: Constants, variance: float = 1.0) -> Self:
-        k, rho, smoothness = constants, constants.hessian_lipschitz, constants.smoothness
-        require(0.0 < variance < math.inf, "variance", variance, "a positive finite number")
-        # Larger gammas gain nothing, and would make the epochs' problem non-convex.
-        gamma = min(k.gamma, (variance * k.eps * rho**3 / smoothness**2) ** 0.25)
-        root = (variance * k.eps) ** (1.0 / 3.0)
-        if rho * root >= smoothness * gamma:
-            scale = proximal = rho * root / gamma
-        else:
-            scale = smoothness
-            proximal = max(
-                variance * k.eps * rho**3 / (smoothness**2 * gamma**3),
-                k.eps * smoothness / math.sqrt(variance),
-            )
-            proximal = min(max(proximal, gamma), smoothness)
-        batch = math.ceil(variance / k.eps**2)
-        parts = math.ceil((proximal**2 * batch / scale**2) ** (1.0 / 3.0))
-        log = math.log(k.dim / k.failure)
-        oja_steps = math.ceil((_OJA_CONSTANT * smoothness / gamma * max(1.0, log)) ** 2)
-        rate = 1.0 / math.sqrt(oja_steps)
-        return cls(
-            gamma=gamma,
-            radius=gamma / rho,
-            smoothness=smoothness,
-            lr=proximal / (parts**2 * scale**2),
-            proximal=proximal,
-            epoch_batch=batch,
-            batch_size=1,
-            sub_epochs=parts,
-            sub_steps=math.ceil(batch / parts),
-            oja_steps=oja_steps,
-            oja_batch=1,
-            # I + rate (I - H/M)/2 is a multiple of I - oja_lr H.
-            oja_lr=rate / ((2.0 + rate) * smoothness),
-            oja_runs=math.ceil(max(1.0, math.log(1.0 / k.failure))),
-            max_epochs=math.ceil(proximal * k.gap / (parts * k.eps**2)),
-            output="random",
-            sign="random",
-            polish_steps=batch,
-        )
 
     @property
     def needs(self) -> frozenset[str]:
@@ -266,7 +171,7 @@ class Natasha2(Rival):
         if state.count == 0:
             state.direction = unit_sphere(state.seed, state.step, state.x, _OJA_STREAM)
             self._choose(state, self.oja_steps)
-        image = self._hvp(oracle, state, state.direction, self.oja_batch)
+        image = self._hvp(oracle, state, state.direction)
         rate = 0.5 / self.smoothness if self.oja_lr is None else self.oja_lr
         moved = state.direction - rate * image
         length = moved.norm()
@@ -277,9 +182,7 @@ class Natasha2(Rival):
             state.kept = state.direction
         if state.count < self.oja_steps:
             return
-        # Fresh samples: the next words of this step's batch, after those of the step itself.
-        judged = self._hvp(oracle, state, state.kept, self.oja_batch, self.oja_steps)
-        curvature = float(state.kept @ judged)
+        curvature = float(state.kept @ self._hvp(oracle, state, state.kept, self.oja_steps))
         if curvature < state.best_curvature:
             state.best_curvature, state.best_direction = curvature, state.kept
         state.count, state.round = 0, state.round + 1
@@ -292,7 +195,12 @@ class Natasha2(Rival):
             sign = normals(state.seed, state.step, state.x[:1], _SIGN_STREAM).sign()
             kick = sign * self.radius * state.best_direction
             if self.sign == "lower":
-                here, there = (self._value(oracle, state, state.anchor + k) for k in (kick, -kick))
+                sides = (state.anchor + kick, state.anchor - kick)
+                if self.batch_size is None:
+                    here, there = (float(oracle.value(side)) for side in sides)
+                else:
+                    batch = _batch(oracle, state, self.epoch_batch)
+                    here, there = (float(oracle.sample_value(side, batch)) for side in sides)
                 kick = kick if here <= there else -kick
             state.x = state.anchor + kick
             state.anchor = state.x
@@ -345,7 +253,9 @@ class Natasha2(Rival):
     def _polish(self, oracle: Oracle, state: NatashaState) -> None:
         """SGD on the convex problem of one stored pair; later iterates count more in the mean."""
         state.count += 1
-        slope = self._penalized(state, self._grad(oracle, state))
+        size = self.batch_size
+        batch = None if size is None else _batch(oracle, state, size)
+        slope = self._penalized(state, gradient(oracle, state.x, batch))
         state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self._weight * state.count)
         state.kept = state.kept + (state.x - state.kept) * 2.0 / (state.count + 1.0)
         if state.count == self.polish_steps:
@@ -377,24 +287,14 @@ class Natasha2(Rival):
         here, there = (oracle.sample_grad(x, batch) for x in (state.x, state.anchor))
         return here - there + state.mean_grad
 
-    def _grad(self, oracle: Oracle, state: NatashaState) -> Tensor:
-        if self.batch_size is None:
-            return oracle.grad(state.x)
-        return oracle.sample_grad(state.x, _batch(oracle, state, self.batch_size))
-
-    def _value(self, oracle: Oracle, state: NatashaState, x: Tensor) -> float:
-        if self.batch_size is None:
-            return float(oracle.value(x))
-        return float(oracle.sample_value(x, _batch(oracle, state, self.epoch_batch)))
-
-    def _hvp(
-        self, oracle: Oracle, state: NatashaState, v: Tensor, size: int, times: int = 0
-    ) -> Tensor:
-        """The Hessian at y times v over `size` samples, or over `times` as many others."""
+    def _hvp(self, oracle: Oracle, state: NatashaState, v: Tensor, times: int = 0) -> Tensor:
+        """The Hessian at y times v over a batch of Oja's method, or over `times` as many others."""
         if self.batch_size is None:
             return oracle.hvp(state.anchor, v)
+        size = self.oja_batch
         batch = _batch(oracle, state, size * (1 + times))
         if times and len(batch) == size * (1 + times):
+            # Fresh samples: the next words of this step's batch, after those of the step itself.
             batch = batch[size:]
         return oracle.sample_hvp(state.anchor, v, batch)
 

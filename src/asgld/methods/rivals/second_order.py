@@ -2,7 +2,6 @@
 
 One replica at a time. Both finish by themselves at a point with gradient norm at most eps and
 smallest curvature at least -gamma, which the factorization of the Hessian tells for nothing.
-:mod:`asgld.methods.rivals.natasha` holds the third method of this row group, the stochastic one.
 """
 
 from __future__ import annotations
@@ -11,27 +10,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import normals
-from asgld.methods.rivals.curvature_search import (
-    SECOND_ORDER,
+from asgld._require import require, require_at_least, require_at_least_zero, require_positive
+from asgld.methods.base import SeededState, normals
+from asgld.methods.rivals.shared import (
     CurvatureMethod,
+    at_second_order,
     finite,
     hessian_at,
     lowest_curvature,
-)
-from asgld.methods.rivals.natasha import Natasha2
-from asgld.methods.rivals.shared import (
-    Constants,
-    Rival,
-    SeededState,
-    require,
-    require_at_least_zero,
-    require_positive,
+    require_probability,
 )
 from asgld.methods.rivals.subproblem import (
     Eigen,
@@ -67,11 +59,6 @@ def _eigen(oracle: Oracle, x: Tensor) -> Eigen:
     hessian = finite(oracle.hessian(x))
     oracle.tally("eigh")
     return Eigen.of(hessian)
-
-
-# ------------------------------------------------------------------------------------------------
-# Cubic regularization of Newton's method: Yurii Nesterov, Boris Polyak, 2006
-# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -113,9 +100,9 @@ class CubicNewton(CurvatureMethod):
     0.25
 
     References:
-        Cubic regularization of Newton method and its global performance. Mathematical Programming
-        108, 2006.  C. Cartis, N. Gould, P. Toint: Adaptive cubic regularisation methods for
-        unconstrained optimization. Mathematical Programming 127, 2011.
+        Y. Nesterov, B. Polyak: Cubic regularization of Newton method and its global performance.
+        Mathematical Programming 108, 2006.  C. Cartis, N. Gould, P. Toint: Adaptive cubic
+        regularisation methods for unconstrained optimization. Mathematical Programming 127, 2011.
     """
 
     regularization: float = 1.0
@@ -128,27 +115,14 @@ class CubicNewton(CurvatureMethod):
     gamma: float = 1e-3
 
     name: ClassVar[str] = "cubic-newton"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "regularization": (1e-2, 1e2),
-        "min_regularization": (1e-8, 1.0),
-    }
 
     def __post_init__(self) -> None:
         require_positive(self, "regularization", "min_regularization")
         require_at_least_zero(self, "eps", "gamma")
         solvers = ("exact", "krylov")
         require(self.solver in solvers, "solver", self.solver, f"one of {solvers}")
-        require(0.0 < self.failure < 1.0, "failure", self.failure, "a probability in (0, 1)")
-        require(self.max_trials >= 1, "max_trials", self.max_trials, "at least 1")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(
-            regularization=constants.hessian_lipschitz,
-            is_adaptive=False,
-            eps=constants.eps,
-            gamma=constants.gamma,
-        )
+        require_probability("failure", self.failure)
+        require_at_least(self, max_trials=1)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -165,10 +139,9 @@ class CubicNewton(CurvatureMethod):
     def _advance(self, oracle: Oracle, state: CubicNewtonState) -> CubicNewtonState:
         gradient = finite(oracle.grad(state.x))
         is_small = float(gradient.norm()) <= self.eps
-        prepare = self._prepare_exact if self.solver == "exact" else self._prepare_krylov
-        solve, lowest = prepare(oracle, state, gradient, is_small)
+        solve, lowest = self._prepare(oracle, state, gradient, is_small)
         if is_small and lowest >= -self.gamma:
-            return replace(state, finished=True, message=SECOND_ORDER)
+            return at_second_order(state)
         weight = state.regularization
         for _ in range(self.max_trials):
             solution = solve(weight)
@@ -185,17 +158,16 @@ class CubicNewton(CurvatureMethod):
             weight *= 2.0
         return replace(state, finished=True, message=_STUCK)
 
-    def _prepare_exact(
+    def _prepare(
         self, oracle: Oracle, state: CubicNewtonState, gradient: Tensor, is_small: bool
     ) -> tuple[Callable[[float], Solution], float]:
-        """What minimizes the model at x for a given regularization, and lambda_min."""
-        eigen = _eigen(oracle, state.x)
-        return partial(cubic_exact, gradient, eigen), eigen.smallest
+        """A function that minimizes the model at x for a regularization, and lambda_min.
 
-    def _prepare_krylov(
-        self, oracle: Oracle, state: CubicNewtonState, gradient: Tensor, is_small: bool
-    ) -> tuple[Callable[[float], Solution], float]:
-        """The same by products; lambda_min, or rather a lower bound, only where it decides."""
+        By products it is a lower bound of lambda_min, found only where it decides.
+        """
+        if self.solver == "exact":
+            eigen = _eigen(oracle, state.x)
+            return partial(cubic_exact, gradient, eigen), eigen.smallest
         hessian, lowest = hessian_at(oracle, state.x), -math.inf
         probe = normals(state.seed, state.step, state.x, _PROBE_STREAM)
         if is_small:
@@ -203,11 +175,6 @@ class CubicNewton(CurvatureMethod):
             curvature, probe = lowest_curvature(hessian, probe, accuracy, self.failure)
             lowest = curvature - accuracy
         return partial(cubic_krylov, gradient, hessian, probe=probe), lowest
-
-
-# ------------------------------------------------------------------------------------------------
-# TRACE: Frank Curtis, Daniel Robinson, Mohammadreza Samadi, 2017
-# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -257,8 +224,8 @@ class Trace(CurvatureMethod):
         eps, gamma: where to finish: at \|g\| <= eps and lambda_min >= -gamma.
 
     References:
-        A trust region algorithm with a worst-case iteration complexity of O(eps^(-3/2)) for
-        nonconvex optimization. Mathematical Programming 162, 2017.
+        F. Curtis, D. Robinson, M. Samadi: A trust region algorithm with a worst-case iteration
+        complexity of O(eps^(-3/2)) for nonconvex optimization. Mathematical Programming 162, 2017.
     """
 
     radius: float = 1.0
@@ -274,16 +241,6 @@ class Trace(CurvatureMethod):
 
     name: ClassVar[str] = "trace"
     needs: ClassVar[frozenset[str]] = frozenset({"value", "grad", "hessian"})
-    unverified: ClassVar[tuple[str, ...]] = (
-        "radius, max_radius: free in the paper; here gamma/rho and ten times that",
-        "min_ratio, max_ratio: free in the paper; here rho/100 and 100 rho",
-        "gamma: the second-order rate max(eps^(-3/2), gamma^(-3)) is quoted from memory",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "radius": (1e-2, 1e1),
-        "acceptance": (1e-4, 0.5),
-        "min_ratio": (1e-4, 1.0),
-    }
 
     def __post_init__(self) -> None:
         require_positive(self, "radius", "max_radius", "min_ratio", "max_ratio")
@@ -297,18 +254,6 @@ class Trace(CurvatureMethod):
         for low, high in (("radius", "max_radius"), ("min_ratio", "max_ratio")):
             value, bound = getattr(self, low), getattr(self, high)
             require(value <= bound, low, value, f"at most {high}={bound!r}")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        rho, reach = constants.hessian_lipschitz, constants.gamma / constants.hessian_lipschitz
-        return cls(
-            radius=reach,
-            max_radius=10.0 * reach,
-            min_ratio=1e-2 * rho,
-            max_ratio=1e2 * rho,
-            eps=constants.eps,
-            gamma=constants.gamma,
-        )
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TraceState:
         return TraceState(
@@ -364,14 +309,13 @@ class Trace(CurvatureMethod):
         """Derivatives at x, and whether to finish there."""
         gradient, eigen = finite(oracle.grad(state.x)), _eigen(oracle, state.x)
         is_done = float(gradient.norm()) <= self.eps and eigen.smallest >= -self.gamma
-        return replace(
+        return at_second_order(
             state,
+            is_done,
             gradient=gradient,
             eigenvalues=eigen.values,
             eigenvectors=eigen.vectors,
             is_known=True,
-            finished=is_done,
-            message=SECOND_ORDER if is_done else "",
         )
 
     def _contracted(self, state: TraceState, solution: Solution, length: float) -> float:
@@ -401,6 +345,3 @@ class Trace(CurvatureMethod):
                 return span
         # In the hard case the ratio jumps over the range.
         return shorter
-
-
-METHODS: dict[str, type[Rival]] = {kind.name: kind for kind in (Natasha2, CubicNewton, Trace)}

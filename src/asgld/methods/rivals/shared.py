@@ -1,175 +1,42 @@
-"""What the rival methods share: settings from proved constants, batches, and points on spheres."""
+"""Parts that rival methods share: batches, masks, spheres, and the search for curvature."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import State, batch_indices, normals
+from asgld._require import require, require_positive
+from asgld.curvature.lanczos import Krylov, overlap
+from asgld.curvature.operator import SymmetricOperator
+from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals
 from asgld.oracle import Oracle
 
 
-@dataclass(frozen=True)
-class Constants:
-    r"""What a problem proves about itself and what is asked of a method.
-
-    ====================  ======================================================================
-    field                 meaning
-    ====================  ======================================================================
-    smoothness            M: the gradient is M-Lipschitz
-    hessian_lipschitz     rho: the Hessian is rho-Lipschitz
-    eps, gamma            wanted: \|grad f\| <= eps and lambda_min >= -gamma
-    dim                   number of variables
-    gap                   f(x0) - min f, or a bound on it
-    failure               allowed probability of failure
-    ====================  ======================================================================
-
-    >>> Constants(4.0, 1.0, 0.01, 0.1, 10, 1.0).condition
-    40.0
-    """
-
-    smoothness: float
-    hessian_lipschitz: float
-    eps: float
-    gamma: float
-    dim: int
-    gap: float
-    failure: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_positive(self, "smoothness", "hessian_lipschitz", "eps", "gamma", "dim", "gap")
-        require(0.0 < self.failure < 1.0, "failure", self.failure, "a probability in (0, 1)")
-
-    @property
-    def condition(self) -> float:
-        """kappa = M / gamma."""
-        return self.smoothness / self.gamma
-
-    @property
-    def scale(self) -> float:
-        """gamma^2 / rho: the gradient norm that belongs to gamma; eps where gamma^2 = rho eps."""
-        return self.gamma**2 / self.hessian_lipschitz
-
-
-@dataclass(kw_only=True)
-class SeededState(State):
-    """A state whose randomness is a function of the seed and the number of steps."""
-
-    seed: int
-    step: int = 0
-
-
-class Rival(ABC):
-    """A method of Table 1 or one that users know, with two ways to choose its options.
-
-    `theory` follows the method's own theorem; `unverified` names options whose constants are only
-    known up to a factor, or not proved at all. `ranges` are what a random search draws from,
-    log-uniformly.
-    """
-
-    name: ClassVar[str]
-    is_batched: ClassVar[bool] = True
-    unverified: ClassVar[tuple[str, ...]] = ()
-    ranges: ClassVar[dict[str, tuple[float, float]]]
-
-    @property
-    @abstractmethod
-    def needs(self) -> frozenset[str]:
-        """Names of the oracle calls it makes."""
-
-    @abstractmethod
-    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> State:
-        """The state before the first step."""
-
-    @abstractmethod
-    def step(self, oracle: Oracle, state: Any) -> State:
-        """One iteration, in the sense of the method's paper."""
-
-    @classmethod
-    def theory(
-        cls,
-        *,
-        smoothness: float,
-        hessian_lipschitz: float,
-        eps: float,
-        gamma: float,
-        dim: int,
-        gap: float,
-        failure: float = 0.1,
-    ) -> Self:
-        """Settings from proved constants; see :class:`Constants` for their meaning."""
-        return cls._proved(Constants(smoothness, hessian_lipschitz, eps, gamma, dim, gap, failure))
-
-    @classmethod
-    @abstractmethod
-    def _proved(cls, constants: Constants) -> Self:
-        """The settings that the method's theorem asks for."""
-
-
-def require(holds: bool, argument: str, value: object, need: str) -> None:
-    """Reject an option, saying its name, its value and what is allowed."""
-    if not holds:
-        raise ValueError(f"{argument}={value!r}: need {need}")
-
-
-def require_positive(options: Any, *names: str) -> None:
-    """Reject options that are not finite and positive."""
-    for name in names:
-        value = getattr(options, name)
-        require(0.0 < value < math.inf, name, value, "a positive finite number")
-
-
-def require_at_least_zero(options: Any, *names: str) -> None:
-    """Reject options that are negative or not finite."""
-    for name in names:
-        value = getattr(options, name)
-        require(0.0 <= value < math.inf, name, value, "a finite number of at least 0")
+def given(options: object, *names: str) -> list[str]:
+    """Those of the names whose option is not None."""
+    return [name for name in names if getattr(options, name) is not None]
 
 
 def require_batch(batch_size: int | None) -> None:
     """Reject a batch size that is no number of samples."""
-    if batch_size is not None:
-        require(batch_size >= 1, "batch_size", batch_size, "at least 1, or None for full gradients")
+    is_valid = batch_size is None or batch_size >= 1
+    require(is_valid, "batch_size", batch_size, "at least 1, or None for full gradients")
 
 
-# ------------------------------------------------------------------------------------ gradients
+def require_probability(option: str, value: float) -> None:
+    """Reject a probability that is 0, 1 or outside."""
+    require(0.0 < value < 1.0, option, value, "a probability in (0, 1)")
 
 
-def gradient_needs(batch_size: int | None) -> frozenset[str]:
-    """What :func:`gradient` calls: a batch of all samples or more is the full gradient."""
-    return frozenset({"grad"} if batch_size is None else {"grad", "sample_grad"})
-
-
-def draw_batch(
-    oracle: Oracle, x: Tensor, batch_size: int | None, seed: int, step: int
-) -> Tensor | None:
-    """Sample indices (R, B), one batch per row of x, or None for the full gradient."""
-    if batch_size is None:
-        return None
-    if oracle.num_samples is None:
-        raise ValueError(
-            f"batch_size={batch_size}: the function is not a mean over samples; give num_samples= "
-            "or leave batch_size out"
-        )
-    if batch_size >= oracle.num_samples:
-        return None
-    return batch_indices(seed, step, batch_size, oracle.num_samples, rows=len(x))
-
-
-def gradient(oracle: Oracle, x: Tensor, indices: Tensor | None) -> Tensor:
-    """The gradient at x, over a batch or over everything."""
-    return oracle.grad(x) if indices is None else oracle.sample_grad(x, indices)
-
-
-class GradientMethod(Rival):
+class GradientMethod:
     """One gradient for each step, over `batch_size` samples of its own or over everything."""
 
     batch_size: int | None
+    is_batched: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[str]:
@@ -181,9 +48,6 @@ class GradientMethod(Rival):
     def _gradient(self, oracle: Oracle, state: SeededState) -> Tensor:
         indices = draw_batch(oracle, state.x, self.batch_size, state.seed, state.step)
         return gradient(oracle, state.x, indices)
-
-
-# ------------------------------------------------------------------------------------ geometry
 
 
 def norm(x: Tensor) -> Tensor:
@@ -218,3 +82,87 @@ def unit_ball(seed: int, step: int, x: Tensor, stream: int = 1) -> Tensor:
     """
     sphere = unit_sphere(seed, step, x.new_empty(*x.shape[:-1], x.shape[-1] + 2), stream)
     return sphere[..., :-2]
+
+
+# ------------------------------------------------------------------------------------ curvature
+
+S = TypeVar("S", bound=SeededState)
+_SECOND_ORDER = "the gradient and the curvature meet the tolerances"
+
+
+class CurvatureMethod(ABC):
+    """One replica at a time; where f is not finite the loop keeps the point before the step."""
+
+    is_batched: ClassVar[bool] = False
+
+    def step(self, oracle: Oracle, state: Any) -> Any:
+        try:
+            moved = self._advance(oracle, state)
+        except (FloatingPointError, OverflowError):
+            moved = replace(state, x=torch.full_like(state.x, torch.nan))
+        return replace(moved, step=state.step + 1)
+
+    @abstractmethod
+    def _advance(self, oracle: Oracle, state: Any) -> Any:
+        """One step; FloatingPointError or OverflowError where f is not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HessianVectorMethod(CurvatureMethod):
+    """The options that all methods with Hessian-vector products have, and a plain state.
+
+    Args:
+        hessian_lipschitz: rho: the Hessian is rho-Lipschitz.
+        eps: target norm of the gradient.
+        failure: probability that one search for negative curvature misses.
+    """
+
+    hessian_lipschitz: float = 1.0
+    eps: float = 1e-3
+    failure: float = 1e-3
+
+    needs: ClassVar[frozenset[str]] = frozenset({"grad", "hvp"})
+
+    def __post_init__(self) -> None:
+        require_positive(self, "hessian_lipschitz", "eps")
+        require_probability("failure", self.failure)
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
+        return SeededState(x=x0.clone(), seed=seed)
+
+
+def at_second_order(state: S, is_done: bool = True, **changes: Any) -> S:
+    """The state with changes; finished, if it is done, at a second-order stationary point."""
+    return replace(state, finished=is_done, message=_SECOND_ORDER if is_done else "", **changes)
+
+
+def lowest_curvature(
+    hessian: SymmetricOperator, start: Tensor, accuracy: float, failure: float
+) -> tuple[float, Tensor]:
+    """A unit v with v'Hv <= lambda_min + accuracy, up to a chance of `failure` over the start.
+
+    The sign of v is that of the start: random, and independent of f.
+    """
+    # In one or two dimensions the space is exhausted before chance matters.
+    t = overlap(max(hessian.dim, 3), failure)
+    run = Krylov(hessian, start, hessian.dim)
+    for _ in run.checkpoints():
+        if run.is_exhausted or run.hidden_below(t) <= accuracy:
+            break
+    values, vectors = run.ritz()
+    vector = run.vectors(vectors[:, :1])[:, 0]
+    return float(values[0]), vector / vector.norm()
+
+
+def hessian_at(oracle: Oracle, x: Tensor) -> SymmetricOperator:
+    """The Hessian at x, as its products with vectors, each of them counted."""
+    return SymmetricOperator(
+        lambda v: finite(oracle.hvp(x, v)), len(x), dtype=x.dtype, device=x.device
+    )
+
+
+def finite(result: Tensor) -> Tensor:
+    """The result itself, or FloatingPointError."""
+    if not bool(torch.isfinite(result).all()):
+        raise FloatingPointError("a derivative of f is not finite")
+    return result
