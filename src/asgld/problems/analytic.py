@@ -13,17 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgld.problems.base import (
-    Facts,
-    FiniteSum,
-    Problem,
-    Saddle,
-    data_rng,
-    project,
-    require,
-    require_at_least,
-    require_positive,
-)
+from asgld._require import require, require_at_least, require_positive
+from asgld.problems.base import Facts, FiniteSum, Problem, Saddle, data_rng, project
 
 __all__ = ["MonkeySaddle", "StrictSaddle"]
 

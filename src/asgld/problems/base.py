@@ -247,26 +247,6 @@ def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Tensor:
     return torch.from_numpy(basis * np.sign(np.diag(triangle)))
 
 
-def require(holds: bool, argument: str, value: object, need: str) -> None:
-    """Reject an option, saying its name, its value and what is allowed."""
-    if not holds:
-        raise ValueError(f"{argument}={value!r}: need {need}")
-
-
-def require_at_least(problem: Problem, **bounds: int) -> None:
-    """Reject options below their bounds, as in ``require_at_least(self, dim=1)``."""
-    for option, least in bounds.items():
-        value = getattr(problem, option)
-        require(value >= least, option, value, f"{option} >= {least}")
-
-
-def require_positive(problem: Problem, *options: str) -> None:
-    """Reject options that are not above 0."""
-    for option in options:
-        value = getattr(problem, option)
-        require(value > 0, option, value, f"{option} > 0")
-
-
 def critical_point(problem: Problem, x: Tensor, *, max_steps: int = 100) -> Tensor | None:
     """The critical point to which plain Newton steps from x lead; None if they do not converge."""
     for _ in range(max_steps):

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asgld._require import require, require_at_least, require_positive
 from asgld.problems.base import (
     Facts,
     FiniteSum,
@@ -21,9 +22,6 @@ from asgld.problems.base import (
     data_rng,
     gather,
     project,
-    require,
-    require_at_least,
-    require_positive,
 )
 
 __all__ = ["Digits", "Mixture", "RobustRegression", "Variance"]

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asgld._require import require, require_at_least
 from asgld.problems.base import (
     Facts,
     FiniteSum,
@@ -22,8 +23,6 @@ from asgld.problems.base import (
     data_rng,
     orthonormal,
     project,
-    require,
-    require_at_least,
 )
 
 __all__ = ["DeepLinear", "Factorization", "OrthogonalTensor"]

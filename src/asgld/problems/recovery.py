@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asgld._require import require, require_at_least
 from asgld.problems.base import (
     Facts,
     FiniteSum,
@@ -21,8 +22,6 @@ from asgld.problems.base import (
     data_rng,
     orthonormal,
     project,
-    require,
-    require_at_least,
 )
 
 __all__ = ["PhaseRetrieval", "Sensing"]

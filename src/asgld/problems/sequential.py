@@ -18,17 +18,8 @@ from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgld.problems.base import (
-    Facts,
-    Problem,
-    Saddle,
-    critical_point,
-    data_rng,
-    orthonormal,
-    require,
-    require_at_least,
-    require_positive,
-)
+from asgld._require import require, require_at_least, require_positive
+from asgld.problems.base import Facts, Problem, Saddle, critical_point, data_rng, orthonormal
 
 __all__ = ["Octopus", "Rosenbrock", "WorstCaseChain"]
 
