@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     # what is minimized, and the door to it
     "problems": {"_require"},
     "oracle": set(),
-    "curvature": {"oracle"},
+    "curvature": {"_require", "oracle"},
     # update rules: they see an oracle, never a problem
     "methods": {"_require", "noise", "optim", "oracle", "curvature"},
     # the loop, and the front door
