@@ -19,7 +19,7 @@ Words (0, 1) and (2, 3) make two pairs of normals by Box and Muller:
 so |z| reaches 6.66. Words are bit-equal on every backend. Normals agree to a few units in the last
 place across backends and are bit-equal within one.
 
-Words for stochastic rounding get seven rounds, not ten. Seven pass all of BigCrush as well (the same
+Words for stochastic rounding get seven rounds, not ten. Seven pass all of BigCrush too (the same
 paper). With ten rounds, Philox and not memory would set the pace of a kernel for half precision.
 
 Limits: 32 bits for `step` and `stream`, 64 for `seed`, 61 for q.
