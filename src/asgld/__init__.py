@@ -7,7 +7,7 @@ as corrected (`theory`).
 """
 
 from asgld import theory
-from asgld._minimize import minimize
+from asgld._minimize import Result, minimize
 from asgld.curvature import Kind, ModelHessian, Point, classify
 from asgld.data import GrowingBatchSampler, accumulate, full_gradient
 from asgld.diagnostics import (
@@ -32,6 +32,7 @@ __all__ = [
     "ModelHessian",
     "NetworkASGLD",
     "Point",
+    "Result",
     "accumulate",
     "calibrate",
     "classify",
