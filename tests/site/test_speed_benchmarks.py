@@ -98,36 +98,6 @@ def test_every_bound_names_what_is_measured() -> None:
             assert (workload, name) in measured
 
 
-RUNS = ("repeats/step_time_gpu_1", "step_time_gpu", "repeats/step_time_gpu_3")
-ON_THE_PAGE = [
-    (SMALL, "ASGLD", gpu.ADAMW),
-    (SMALL, "ASGLD", gpu.SAME_BYTES),
-    (SMALL, REPLAY, CAPTURABLE),
-    (SMALL, MESH, "ASGLD"),
-    (LARGE, REPLAY, CAPTURABLE),
-    (LARGE, MESH, "ASGLD"),
-]
-
-
-def test_speed_page_shows_the_bounds_and_the_committed_ratios() -> None:
-    text = (ROOT / "docs" / "speed.md").read_text()
-    _, _, *lines = text[text.index("| a step against another") :].split("\n\n")[0].splitlines()
-    bounds = {(w, c, base): most for w, c, limits in gpu.BOUNDS for base, most in limits.items()}
-    runs = []
-    for name in RUNS:
-        with (BENCHMARKS / "results" / f"{name}.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        runs.append({(r["workload"], r["contender"]): float(r["median_us"]) for r in rows})
-    for line, (workload, contender, base) in zip(lines, ON_THE_PAGE, strict=True):
-        _, most, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        assert most == f"{bounds[workload, contender, base]:.2f}"
-        for cell, median in zip(cells, runs, strict=True):
-            # Empty where a run has no such row.
-            is_measured = (workload, base) in median
-            ratio = median[workload, contender] / median.get((workload, base), 1.0)
-            assert cell == (f"{ratio:.3f}" if is_measured else "")
-
-
 # ----------------------------------------------------------------------------------------------
 # Two commits
 # ----------------------------------------------------------------------------------------------

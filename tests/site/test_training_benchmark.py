@@ -255,6 +255,29 @@ def test_a_run_of_parts_replaces_its_rows_and_keeps_the_others(
             assert new == old
 
 
+def test_committed_runs_leave_with_noise_only_and_never_later_than_sgld() -> None:
+    """The interval of a median of ours does not lie beyond that of SGLD's."""
+    rows = [r for r in read_csv(measure.RESULTS / "training_saddles.csv") if r["is_best"] == "True"]
+    found = {(row["problem"], row["start"], row["optimizer"]): row for row in rows}
+    assert {problem for problem, _, _ in found} == set(saddles.WORKS)
+    for (problem, start, name), row in found.items():
+        stays = start == "exact saddle" and name in WITHOUT_NOISE
+        assert row["left"] == ("0" if stays else row["replicas"])
+        if name in ("AGLD", "ASGLD", "ASGLD, calibrated", "NetworkASGLD"):
+            theirs = found[problem, start, "SGLD"]
+            assert float(row["steps_low"]) <= float(theirs["steps_high"])
+            assert float(row["energy_median"]) <= float(theirs["energy_median"])
+
+
+def test_committed_runs_of_the_papers_rule_differ_from_adagrad_by_chance_alone() -> None:
+    wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
+    curves = summary.read(measure.RESULTS / "training_gpt.csv")
+    for (name, kind), ours in curves.items():
+        if name in ("ASGLD, calibrated", "ASG, calibrated"):
+            theirs = curves["Adagrad", kind].best_run
+            assert wilcoxon([ours.best_run[seed] - theirs[seed] for seed in range(9)]).pvalue > 0.05
+
+
 @pytest.mark.parametrize("name", ["gpt", "gpt_64", "saddles", "few_data"])
 def test_keys_name_every_committed_row(name: str) -> None:
     rows = read_csv(measure.RESULTS / f"training_{name}.csv")
