@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# The tutorials are run by tests/site/test_tutorials.py, which also compares what they print.
-RUN_HERE = [page for page in PAGES if page.parent.name != "tutorials"]
 
 
 def _blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+# The tutorials are run by tests/site/test_tutorials.py, which also compares what they print, and
+# the README by a test of its own.
+RUN_HERE = [page for page in PAGES[1:] if page.parent.name != "tutorials" and _blocks(page)]
 
 
 @pytest.mark.parametrize("page", RUN_HERE, ids=lambda p: p.name)
@@ -45,3 +48,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def test_pages_name_no_place_on_a_machine(page: Path) -> None:
+    assert not re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S*", page.read_text())
