@@ -23,7 +23,7 @@ from asgld_study.reproduction.runner import Outcome, Outcomes
 from asgld_study.reproduction.tables import TABLES, Table
 
 VOLATILE = ("<!-- times -->", "<!-- /times -->")
-_ASSETS = Path(__file__).parent / "assets"
+_ASSETS = Path(__file__).parents[1] / "assets"
 _CLASSES = {
     "holds": "holds",
     "holds with correction": "correction",
