@@ -27,7 +27,7 @@ from asgld.run.history import Record
 from asgld.run.stopping import Stop
 from asgld_study import engine
 from asgld_study.events import EVENTS, EventColumns, Watch
-from asgld_study.survival import BoolArray, FloatArray, median
+from asgld_study.statistics import BoolArray, FloatArray, survival_median
 
 STARTS = ("saddle", "kicked", "random")
 # A kicked start is uniform in a ball of this part of gamma / (2 rho) around the saddle.
@@ -140,7 +140,7 @@ class CellResult:
 
     def median(self, event: str, unit: str = "steps") -> float:
         """Kaplan-Meier median; inf where fewer than half of the replicas had the event."""
-        return median(*self.times(event, unit)) if event in self.events else math.nan
+        return survival_median(*self.times(event, unit)) if event in self.events else math.nan
 
     def share(self, event: str) -> float:
         """The part of the replicas that had the event."""

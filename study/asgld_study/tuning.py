@@ -1,4 +1,4 @@
-"""Practical settings: a random search with the same number of trials for every method.
+"""Settings by theory, and practical ones: a random search with as many trials for every method.
 
 A trial draws each option log-uniformly from its range; the first trial is the middle of the ranges.
 The cost of a trial is the median cost, in gradient-equivalents, of the event that ends the cell. A
@@ -15,12 +15,24 @@ from typing import Any
 
 import numpy as np
 
+from asgld.problems import Problem
 from asgld_study import engine
-from asgld_study.cells import Cell, CellResult, measure_cell
+from asgld_study.catalog import Contender, proved_options
+from asgld_study.cells import Cell, CellResult, measure_cell, start_points
 
 # Seeds of a search start here; no measurement uses them.
 HELD_OUT_SEED = 1_000_003
 _WHOLE_NUMBERS = ("burn_in", "wait", "period", "oja_steps", "sub_steps")
+
+
+def options_by_theory(contender: Contender, subject: Problem, cell: Cell) -> dict[str, Any] | None:
+    """Options by theory at the cell's eps and gamma; None where the problem proves no constants.
+
+    The gap f(x0) - min f is that of the cell's first start; f >= 0 where min f is unknown.
+    """
+    x0 = start_points(subject, dataclasses.replace(cell, replicas=1))
+    gap = max(float(subject.value(x0)[0]) - (subject.facts.minimum or 0.0), 1e-3)
+    return proved_options(contender, subject, eps=cell.eps, gamma=cell.gamma, gap=gap)
 
 
 @dataclass(frozen=True)

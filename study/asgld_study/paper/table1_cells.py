@@ -26,8 +26,8 @@ from typing import Any
 
 from asgld.problems import Problem, problem
 from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
-from asgld_study.cells import Cell, start_points
-from asgld_study.tuning import SettingSearch, Tuned
+from asgld_study.cells import Cell
+from asgld_study.tuning import SettingSearch, Tuned, options_by_theory
 
 # (family, label) -> settings that a search found
 Settings = Mapping[tuple[str, str], Tuned]
@@ -440,15 +440,6 @@ def proved(family: Family, contender: Contender) -> dict[str, Any] | None:
     subject = problem(family.problem, **family.options)
     cell = Cell(family.problem, "gd", start=family.start, eps=family.eps, gamma=family.gamma)
     return options_by_theory(contender, subject, cell)
-
-
-def options_by_theory(
-    contender: Contender, subject: Problem, cell: Cell
-) -> dict[str, Any] | None:
-    """With f(x0) - min f of the cell's first start; f >= 0 where min f is unknown."""
-    x0 = start_points(subject, dataclasses.replace(cell, replicas=1))
-    gap = max(float(subject.value(x0)[0]) - (subject.facts.minimum or 0.0), 1e-3)
-    return proved_options(contender, subject, eps=cell.eps, gamma=cell.gamma, gap=gap)
 
 
 def standard_cells(plan: Plan, tuned: Settings) -> list[Cell]:
