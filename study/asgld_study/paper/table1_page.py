@@ -181,8 +181,8 @@ testable* if the bound is an unnamed polynomial, if there were fewer than three 
 if the interval is wider than 1. The last column is the escape from one strict saddle: steps per
 unit of ln d, at equal noise for methods that have noise."""
 
-_LAW_NOTE = """Each number is judged as the claims of the [report](paper.md) are: it *holds* if the
-number lies in the range asked for, it is *refuted* if its whole interval misses the range."""
+_LAW_NOTE = """A law *holds* if the number lies in the range asked for. It is *refuted* if the whole
+interval of the number misses the range, and *not supported* otherwise."""
 
 _LATE_NOTE = """Median steps to leave a saddle that is met at step k0, where D = 1 + delta k0. The
 published escape time does not contain k0."""
