@@ -11,9 +11,9 @@ from asgld_study.experiments import (
     minima,
     paper,
     study_variants,
-    table1_rows,
 )
 from asgld_study.experiments.declare import Experiment
+from asgld_study.paper import table1
 
 EXPERIMENTS = (
     Experiment(
@@ -134,6 +134,6 @@ EXPERIMENTS = (
         "table1",
         "Table 1",
         "Do the fourteen methods of the paper's table keep to the powers and logarithms printed?",
-        table1_rows.tasks,
+        table1.tasks,
     ),
 )

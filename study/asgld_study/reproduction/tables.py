@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asgld_study.experiments import minima
-from asgld_study.reproduction.rows import as_records
+from asgld_study.paper.table1 import report_rows as as_records
 from asgld_study.reproduction.runner import Outcomes
 from asgld_study.reproduction.statistics import Estimate, median
 

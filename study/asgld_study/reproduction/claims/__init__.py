@@ -20,7 +20,8 @@ The pictures of these experiments are in the module of the same name in
 
 from __future__ import annotations
 
-from asgld_study.reproduction.claims import bounds, escape, minima, rates, rule, study, table1
+from asgld_study.reproduction.claims import bounds, escape, minima, rates, rule, study
+from asgld_study.paper import table1
 
 CLAIMS = (
     *rule.CLAIMS,

@@ -6,7 +6,8 @@ for which experiment is in which. `drawing` says what a picture is.
 
 from __future__ import annotations
 
-from asgld_study.reproduction.pictures import bounds, escape, minima, rates, rule, study, table1
+from asgld_study.reproduction.pictures import bounds, escape, minima, rates, rule, study
+from asgld_study.paper import table1
 from asgld_study.reproduction.pictures.drawing import INK, Picture
 
 __all__ = ["INK", "PICTURES", "Picture"]

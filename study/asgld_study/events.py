@@ -1,9 +1,23 @@
 """What happens on the way, and when: leaving a saddle, arriving at a second-order point.
 
-Everything is looked at through the free view of the oracle. Looks are dense at first and then
-spaced by 1/256 of the steps taken, so that times are exact up to step 512 and within 0.4 % after;
-the second-order tests, which cost a gradient, are spaced by 1/64, and ask for eigenvalues only
-where the gradient is small and the last direction of negative curvature is none any more.
+    ========  ================================================================================
+    event     first step k with
+    ========  ================================================================================
+    fall      f(x_k) < f(saddle) - D, D a quarter of the way to the next critical value; where that
+              is not known, the fall that one exact curvature step guarantees, gamma^3/(12 rho^2)
+    hold      the same, and f < f(saddle) - D/2 for the 50 steps after: no bounce
+    leave     |P (x_k - saddle)| >= gamma / (2 rho), with P the projection on eigenvectors of the
+              saddle below -gamma/2: no matter how noisy the stable directions are
+    clear     |x_k - saddle| >= gamma / rho and lambda_min >= -gamma/2, or the next event "sosp"
+    sosp      |grad f(x_k)| <= eps and lambda_min >= -gamma: a second-order point
+    mean      the mean of the last tenth of the iterates is one: an output that a noisy method could
+              choose; where the method has finished, its point
+    ========  ================================================================================
+
+The free view of the oracle serves all looks. Looks are dense at first and then spaced by 1/256 of
+the steps taken, so that times are exact up to step 512 and within 0.4 % after. Second-order tests
+cost a gradient: they are spaced by 1/64, and ask for eigenvalues only where the gradient is small
+and the direction of negative curvature that was found last has become stable.
 """
 
 from __future__ import annotations
@@ -36,7 +50,8 @@ _DENSE = 100
 
 BoolArray = npt.NDArray[np.bool_]
 Columns = dict[str, npt.NDArray[np.float64]]
-Found = dict[str, dict[str, list[float | None]]]
+# unit -> what each replica had used at the event; None for a replica without it
+EventColumns = dict[str, list[float | None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +59,7 @@ class Exit:
     """A saddle that is being left: how far f must fall, and in which directions x must go."""
 
     level: float  # f below which the saddle has been left
-    bounce: float  # f at which it has not, after all
+    bounce: float  # f above which the fall was only a bounce
     center: Tensor
     basis: Tensor  # (d, m): the directions of negative curvature
     radius: float  # how far the quadratic model is trusted
@@ -70,9 +85,8 @@ class Exit:
 
 @dataclass(frozen=True, eq=False)
 class Watch:
-    """The events of a problem; `exit` is None where no saddle is being left."""
+    """Which events to look for; `exit` is None where no saddle is being left."""
 
-    problem: Problem
     eps: float
     gamma: float
     until: str | None
@@ -84,10 +98,10 @@ class Watch:
     ) -> Watch:
         """Watch a problem whose saddle of that number is the start; None for no saddle."""
         if saddle is not None:
-            return cls(problem, eps, gamma, until, Exit.of(problem, saddle))
+            return cls(eps, gamma, until, Exit.of(problem, saddle))
         if until not in (*_WITHOUT_SADDLE, "all", None):
             raise ValueError(f"until={until!r}: a random start leaves no saddle; use 'sosp'")
-        return cls(problem, eps, gamma, until)
+        return cls(eps, gamma, until)
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -135,8 +149,8 @@ class Looker:
         awaited = self.watch.awaited
         return bool(awaited) and all(self.is_found[event].all() for event in awaited)
 
-    def finish(self, result: Run) -> Found:
-        """A last look, where each replica ended; then what was found."""
+    def finish(self, result: Run) -> dict[str, EventColumns]:
+        """Look a last time, where each replica ended, and return what was found."""
         self.steps = result.steps.astype(np.float64)
         used = self._used(result.counts)
         self._look(result.x, used)
@@ -149,17 +163,14 @@ class Looker:
         if self.tail.count:
             is_last = ~is_finished & (result.steps == self.tail.count)
             self._note("mean", self._second_order("mean", self.tail.mean(), is_last), used)
+        nothing = dict.fromkeys(("steps", "spent"), np.zeros(self.replicas))
         return {
             event: {
-                unit: [None if not hit else _plain(v) for hit, v in zip(mask, values, strict=True)]
-                for unit, values in self._columns(event).items()
+                unit: [float(v) if hit else None for hit, v in zip(mask, values, strict=True)]
+                for unit, values in (self.found[event] or nothing).items()
             }
             for event, mask in self.is_found.items()
         }
-
-    def _columns(self, event: str) -> Columns:
-        columns = self.found[event]
-        return columns or {"steps": np.zeros(self.replicas), "spent": np.zeros(self.replicas)}
 
     def _used(self, counts: Counts) -> Columns:
         """What each replica has used, in every unit that was used at all."""
@@ -309,8 +320,3 @@ def _escape_directions(problem: Problem, point: Tensor, curvature: float) -> Ten
         return basis
     end = lambda_min(lambda v: problem.hvp(point, v), problem.dim, tol=1e-3 * curvature)
     return end.vector[:, None]
-
-
-def _plain(value: float) -> float:
-    """As an integer where it is one."""
-    return int(value) if float(value).is_integer() else float(value)

@@ -1,0 +1,1 @@
+"""The topics of the paper: what is run, which claims it decides, how it is drawn."""
