@@ -74,6 +74,11 @@ class Task:
         return _digest(content)
 
 
+def task(function: Callable[..., Mapping[str, Any]], /, **options: Any) -> Task:
+    """`function(**options)` as a task."""
+    return Task(function, options)
+
+
 @dataclass(frozen=True)
 class Found:
     """What a task gave: its value, or the reason why there is none; and its processor time."""
