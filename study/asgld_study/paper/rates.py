@@ -538,13 +538,14 @@ def floor_of_sgld(o: Outcomes) -> Any:
 )
 def exponents_by_case(o: Outcomes) -> Any:
     values = o["exponents"].values
-    figure = draw_exponents([exponent_row(value, value) for value in values])
+    figure = draw_exponents([exponent_row(value) for value in values])
     figure.set_size_inches(7.4, 0.2 * len(values) + 1.3)
     return figure
 
 
-def exponent_row(value: Mapping[str, Any], fits: Mapping[str, Estimate]) -> Row:
+def exponent_row(value: Mapping[str, Any], decades: int = 1) -> Row:
     """A value of `measure_case` as a flat record, with the fits over one decade or over two."""
+    fits = value if decades == 1 else value["two_decades"]
     row = {name: value[name] for name in ("method", "alpha", "beta", "theta", "function")}
     for name in ("average", "last"):
         fit = fits[name]
