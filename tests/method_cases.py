@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from asgld.methods import Method
+from asgld.methods import method as make_method
 from asgld.oracle import Oracle
 from asgld.problems import Problem
 from asgld.run import Run, run
 from asgld.run.history import Record
+from asgld_study.settings import SETTINGS, Proved
 
 FAST = Record(per_decade=1, grad_norms=False)
 CONSTANTS: dict[str, Any] = {
@@ -44,14 +45,6 @@ def assert_second_order(f: Problem, result: Run, eps: float, gamma: float) -> No
     assert float(lowest.min()) >= -gamma
 
 
-def assert_can_be_tuned(name: str, kind: Any) -> None:
-    """Both ways to choose its options give a method: theory, and either end of every range."""
-    method = kind.theory(**CONSTANTS)
-    assert isinstance(method, Method)
-    assert method.name == name
-    assert 1 <= len(kind.ranges) <= 4
-    assert set(kind.ranges) <= {f.name for f in dataclasses.fields(kind)}
-    for end in (0, 1):
-        kind(**{option: bounds[end] for option, bounds in kind.ranges.items()})
-    for note in kind.unverified:
-        assert ": " in note
+def method_by_theory(name: str, **constants: Any) -> Any:
+    """A rival with the options that its theorem asks for."""
+    return make_method(name, **SETTINGS[name].theory(Proved(**constants)))

@@ -1,23 +1,37 @@
 """asgld: adaptive stochastic gradient Langevin dynamics for PyTorch.
 
 Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`, `PSGLD`, `NetworkASGLD`), a front door that says what it
-found (`minimize`, `classify`), settings from measurements (`calibrate`), certificates
+found (`minimize`, `Result`, `classify`), settings from measurements (`calibrate`), certificates
 (`CertificateTracker`), batches that grow (`GrowingBatchSampler`), and the theory, as published and
 as corrected (`theory`).
+
+The optimizers are loaded at once, all else when it is asked for.
 """
 
-from asgld import theory
-from asgld._minimize import minimize
-from asgld.curvature import Kind, ModelHessian, Point, classify
-from asgld.data import GrowingBatchSampler, accumulate, full_gradient
-from asgld.diagnostics import (
-    CertificateTracker,
-    calibrate,
-    groups_from_gradients,
-    mean_square_gradient,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from asgld.optim import AGLD, ASG, ASGLD, PSGLD, SGLD, NetworkASGLD
-from asgld.scipy import scipy_method
+
+if TYPE_CHECKING:
+    from asgld import curvature as curvature
+    from asgld import data as data
+    from asgld import diagnostics as diagnostics
+    from asgld import methods as methods
+    from asgld import oracle as oracle
+    from asgld import run as run
+    from asgld import scipy as scipy
+    from asgld import theory as theory
+    from asgld._minimize import Result, minimize
+    from asgld.curvature import Kind, ModelHessian, Point, classify
+    from asgld.data import GrowingBatchSampler, accumulate, full_gradient
+    from asgld.diagnostics import (
+        CertificateTracker,
+        calibrate,
+        groups_from_gradients,
+        mean_square_gradient,
+    )
+    from asgld.scipy import scipy_method
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,6 +46,7 @@ __all__ = [
     "ModelHessian",
     "NetworkASGLD",
     "Point",
+    "Result",
     "accumulate",
     "calibrate",
     "classify",
@@ -42,3 +57,37 @@ __all__ = [
     "scipy_method",
     "theory",
 ]
+
+# name -> the module that holds it; a subpackage holds itself
+_HOME = {
+    "CertificateTracker": "diagnostics",
+    "GrowingBatchSampler": "data",
+    "Kind": "curvature",
+    "ModelHessian": "curvature",
+    "Point": "curvature",
+    "Result": "_minimize",
+    "accumulate": "data",
+    "calibrate": "diagnostics",
+    "classify": "curvature",
+    "full_gradient": "data",
+    "groups_from_gradients": "diagnostics",
+    "mean_square_gradient": "diagnostics",
+    "minimize": "_minimize",
+    "scipy_method": "scipy",
+}
+_PARTS = ("curvature", "data", "diagnostics", "methods", "oracle", "run", "scipy", "theory")
+
+if not TYPE_CHECKING:  # so that type checkers still reject unknown names
+
+    def __getattr__(name: str) -> object:
+        if name in _PARTS:
+            return import_module(f"asgld.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'asgld' has no attribute {name!r}")
+        found = vars(import_module(f"asgld.{_HOME[name]}"))[name]
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_PARTS})

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from asgld.curvature.points import Kind, Point, classify
-from asgld.methods import LBFGS, METHODS, Method, method_names
-from asgld.methods.calibration import Scales, measure_scales
+from asgld.diagnostics.calibration import StartScales, measure_start, start_options
+from asgld.methods import LBFGS, Adjustable, KnowsItsNoise, Method
+from asgld.methods import method as make_method
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.box import Box, Face, Reparametrized
 from asgld.oracle.costs import Counts
@@ -222,9 +223,7 @@ def _as_method(method: str | Method, options: dict[str, Any]) -> Method:
                 f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
             )
         return method
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: known are {', '.join(method_names())}")
-    return METHODS[method](**options)
+    return make_method(method, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,19 +358,25 @@ class Minimization:
     ) -> None:
         self.land, self.method, self.tol, self.seed = land, method, tol, seed
         self.max_steps, self.is_torch = max_steps, is_torch
-        given = getattr(method, "options", {})
-        self.is_lr_measured = getattr(method, "is_langevin", False) and "lr" not in given
         self.notes: dict[str, str] = {}
         self.runs: list[Run] = []
         self.labels: list[str] = []
         self.num_escapes = 0
         self.scales = self._measure()
         self.given_gamma = gamma
-        if hasattr(method, "calibrated"):
-            self.method = method.calibrated(self.scales, land.oracle.dim)
-        self.has_noise = bool(getattr(self.method, "has_noise", True))
-        self.anneals = bool(getattr(self.method, "anneals", True))
+        self.is_lr_measured = False
+        if isinstance(method, Adjustable):
+            self.is_lr_measured = "lr" in method.open_options
+            self.method = method.with_options(start_options(method, self.scales, land.oracle.dim))
+        self.has_noise = self.anneals = True
+        if isinstance(self.method, KnowsItsNoise):
+            self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
         self.noise_floor: float | None = None
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The options of the method's update, where it tells them."""
+        return dict(self.method.knobs) if isinstance(self.method, Adjustable) else {}
 
     @property
     def x(self) -> Tensor:
@@ -384,13 +389,12 @@ class Minimization:
             return self.given_gamma
         return math.sqrt(eps) * min(1.0, self.scales.curvature)
 
-    def _measure(self) -> Scales:
+    def _measure(self) -> StartScales:
         try:
-            scales = measure_scales(self.land.oracle, self.land.start, seed=self.seed)
+            return measure_start(self.land.oracle, self.land.start, seed=self.seed)
         except BudgetExhausted:
             self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
-            return Scales(1.0, 0.0)
-        return scales
+            return StartScales(1.0, 0.0)
 
     def search(
         self,
@@ -445,10 +449,9 @@ class Minimization:
 
     def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
-        knobs = getattr(self.method, "knobs", {})
-        if not self.is_lr_measured or knobs["alpha"] != 0.0:
+        if not self.is_lr_measured or self.knobs.get("alpha", 0.0) != 0.0:
             return torch.zeros_like(curvature, dtype=torch.bool)
-        return float(knobs["lr"]) * curvature > 2.0
+        return float(self.knobs["lr"]) * curvature > 2.0
 
     def _curvature_at_end(self, result: Run) -> Tensor:
         end = result.x[result.best : result.best + 1]
@@ -464,18 +467,17 @@ class Minimization:
         return bool(self._is_above_start(result).double().mean() > 0.5)
 
     def _shorten_step(self, factor: float, result: Run) -> None:
-        options = dict(self.method.options)  # type: ignore[attr-defined]
-        options["lr"] *= factor
+        assert isinstance(self.method, Adjustable)
+        lr = self.method.options["lr"] * factor
         if result.stop is Stop.SETTLED:
             steepest = float(self._curvature_at_end(result))
-            options["lr"] = min(options["lr"], 1.0 / max(steepest, 1e-300))
-        self.method = replace(self.method, options=options)  # type: ignore[type-var]
+            lr = min(lr, 1.0 / max(steepest, 1e-300))
+        self.method = self.method.with_options({**self.method.options, "lr": lr})
 
     def _is_above_start(self, result: Run) -> Tensor:
         """Which replicas ended clearly higher than they began."""
         first = torch.from_numpy(result.history.values[0])
-        knobs = getattr(self.method, "knobs", {})
-        heat = 10.0 * self.land.oracle.dim * float(knobs.get("sigma", 0.0)) ** 2
+        heat = 10.0 * self.land.oracle.dim * float(self.knobs.get("sigma", 0.0)) ** 2
         return ~(result.values <= first + heat + 0.05 * first.abs())
 
     def polish(self) -> None:
@@ -547,7 +549,6 @@ class Minimization:
         polish = last if len(self.runs) > 1 else None
         is_success = point.kind is Kind.MINIMUM and self.noise_floor is None
         all_x = self.land.to_user(last.x)
-        knobs = getattr(self.method, "knobs", None)
         return Result(
             x=self._as_user(all_x[best]),
             fun=float(last.values[best]),
@@ -564,7 +565,7 @@ class Minimization:
             all_fun=self._as_user(last.values),
             noise_floor=self.noise_floor,
             num_escapes=self.num_escapes,
-            options=dict(knobs) if knobs is not None else {},
+            options=self.knobs,
             notes={**self.land.oracle.notes, **self.notes},
         )
 
@@ -579,7 +580,7 @@ class Minimization:
         if self.noise_floor is not None:
             parts.append(
                 f"Constant noise keeps the gradient norm near {self.noise_floor:.3g}; the point "
-                "was judged at twice that, and is no success for want of rest."
+                "was judged at twice that. It is no success, since the iterate cannot come to rest."
             )
         before = float(self.runs[0].history.values[0].min())
         for label, part in zip(self.labels, self.runs, strict=True):

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asgld.methods import METHODS
+from asgld.methods import Method
+from asgld.methods import method as make_method
+from asgld.methods.torch import Comparator
 from asgld.problems import Problem
-
-# Methods that know settings by theory and the ranges of a search; the paper's family does not.
-RIVALS: dict[str, Any] = {name: kind for name, kind in METHODS.items() if hasattr(kind, "ranges")}
+from asgld_study.settings import SETTINGS, Proved
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Contender:
 
     @property
     def search_ranges(self) -> dict[str, tuple[float, float]]:
-        return dict(RIVALS[self.method].ranges if self.ranges is None else self.ranges)
+        return dict(SETTINGS[self.method].ranges if self.ranges is None else self.ranges)
 
     def base(self, problem: Problem) -> dict[str, Any]:
         """Options that hold in any mode."""
@@ -127,20 +127,10 @@ def proved_options(
     if smoothness is None or rho is None:
         return None
     base = contender.base(problem)
-    if contender.method in RIVALS:
-        method = RIVALS[contender.method].theory(
-            smoothness=smoothness,
-            hessian_lipschitz=rho,
-            eps=eps,
-            gamma=gamma,
-            dim=problem.dim,
-            gap=gap,
-        )
-        options = {
-            f.name: getattr(method, f.name)
-            for f in dataclasses.fields(method)
-            if f.init and f.name not in ("name", "is_batched")
-        }
+    if contender.method in SETTINGS:
+        proved = Proved(smoothness, rho, eps, gamma, problem.dim, gap)
+        asked = SETTINGS[contender.method].theory(proved)
+        options = _all_options(make_method(contender.method, **asked))
         # A setting of its own for the batch is part of the theorem; a missing one is ours to give.
         if options.get("batch_size") is not None and problem.num_samples is not None:
             base.pop("batch_size", None)
@@ -149,3 +139,11 @@ def proved_options(
     if contender.method != "asg":
         options["sigma"] = eps / math.sqrt(2.0 * smoothness * problem.dim)
     return {**options, **base}
+
+
+def _all_options(method: Method) -> dict[str, Any]:
+    """The options of a rival, defaults included."""
+    if isinstance(method, Comparator):
+        return dict(method.options)
+    assert dataclasses.is_dataclass(method)
+    return {f.name: getattr(method, f.name) for f in dataclasses.fields(method) if f.init}

@@ -26,7 +26,7 @@ from asgld.run import Run, run
 from asgld.run.history import Record
 from asgld.run.stopping import Stop
 from asgld_study import engine
-from asgld_study.events import EVENTS, EventColumns, Watch
+from asgld_study.events import EVENTS, EventColumns, Watch, used_by
 from asgld_study.statistics import BoolArray, FloatArray, survival_median
 
 STARTS = ("saddle", "kicked", "random")
@@ -176,7 +176,12 @@ def measure_cell(**options: Any) -> dict[str, Any]:
         ]
     runs = [result for result, _ in parts]
     events = {name: _joined([found[name] for _, found in parts]) for name in watch.events}
-    return {"cell": options, "events": events, "ends": _ends(runs), "path": _path(runs)}
+    return {
+        "cell": options,
+        "events": events,
+        "ends": _joined([_ends(part) for part in runs]),
+        "path": _path(runs),
+    }
 
 
 def start_points(subject: Problem, cell: Cell) -> Tensor:
@@ -212,36 +217,26 @@ def _run_rows(
     return result, looker.finish(result)
 
 
-def _joined(parts: list[EventColumns]) -> EventColumns:
+def _joined(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
     """Units of all parts; where a part has none of a unit, its replicas used 0."""
-    units = dict.fromkeys(unit for part in parts for unit in part)
+    joined: dict[str, list[Any]] = {}
+    for unit in dict.fromkeys(unit for part in parts for unit in part):
+        joined[unit] = []
+        for part in parts:
+            nothing = [None if step is None else 0.0 for step in part["steps"]]
+            joined[unit] += part.get(unit, nothing)
+    return joined
+
+
+def _ends(part: Run) -> dict[str, list[Any]]:
+    """How each replica stopped, where, and after what use of every unit."""
+    used = used_by(part.steps.astype(np.float64), part.counts)
     return {
-        unit: [
-            None if step is None else used
-            for part in parts
-            for step, used in zip(
-                part["steps"], part.get(unit, [0] * len(part["steps"])), strict=True
-            )
-        ]
-        for unit in units
+        "stop": [stop.name for stop in part.stops],
+        "final_value": part.values.tolist(),
+        "final_grad_norm": part.grad_norms.tolist(),
+        **{unit: column.tolist() for unit, column in used.items()},
     }
-
-
-def _ends(runs: list[Run]) -> dict[str, list[Any]]:
-    ends: dict[str, list[Any]] = {
-        "stop": [stop.name for part in runs for stop in part.stops],
-        "final_value": [v for part in runs for v in part.values.tolist()],
-        "final_grad_norm": [v for part in runs for v in part.grad_norms.tolist()],
-        "steps": [k for part in runs for k in part.steps.tolist()],
-        "spent": [s for part in runs for s in part.counts.spent.tolist()],
-        "samples": [s for part in runs for s in part.counts.samples.tolist()],
-    }
-    for kind in dict.fromkeys(kind for part in runs for kind in part.counts.calls):
-        zeros = [np.zeros(part.counts.replicas, np.int64) for part in runs]
-        calls = [p.counts.calls.get(kind, z) for p, z in zip(runs, zeros, strict=True)]
-        if any(n.any() for n in calls):
-            ends[kind] = [c for n in calls for c in n.tolist()]
-    return ends
 
 
 def _path(runs: list[Run]) -> dict[str, list[float]]:

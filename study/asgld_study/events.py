@@ -139,7 +139,7 @@ class Looker:
         if progress.step < self.next_look:
             return False
         self.next_look = progress.step + max(1, int(_LOOK * progress.step))
-        used = self._used(progress.counts)
+        used = used_by(self.steps, progress.counts)
         self._look(progress.x, used)
         if progress.step >= self.next_test:
             self.next_test = progress.step + max(1, int(_SECOND_ORDER * progress.step))
@@ -152,7 +152,7 @@ class Looker:
     def finish(self, result: Run) -> dict[str, EventColumns]:
         """Look a last time, where each replica ended, and return what was found."""
         self.steps = result.steps.astype(np.float64)
-        used = self._used(result.counts)
+        used = used_by(self.steps, result.counts)
         self._look(result.x, used)
         self._test(result.x, used)
         # A method that finished has chosen its output, and stays there.
@@ -171,12 +171,6 @@ class Looker:
             }
             for event, mask in self.is_found.items()
         }
-
-    def _used(self, counts: Counts) -> Columns:
-        """What each replica has used, in every unit that was used at all."""
-        calls = {kind: n.astype(np.float64) for kind, n in counts.calls.items() if n.any()}
-        samples = counts.samples.astype(np.float64)
-        return {"steps": self.steps.copy(), "spent": counts.spent, "samples": samples, **calls}
 
     def _note(self, event: str, mask: BoolArray, used: Columns) -> None:
         new = mask & ~self.is_found[event]
@@ -305,6 +299,13 @@ class Tail:
     @property
     def _first(self) -> int:
         return min(self.count - 1, math.floor((1.0 - _TAIL) * self.count + 1e-9))
+
+
+def used_by(steps: npt.NDArray[np.float64], counts: Counts) -> Columns:
+    """What each replica has used, in every unit that was used at all."""
+    calls = {kind: n.astype(np.float64) for kind, n in counts.calls.items() if n.any()}
+    samples = counts.samples.astype(np.float64)
+    return {"steps": steps.copy(), "spent": counts.spent, "samples": samples, **calls}
 
 
 def _fill(columns: Columns, rows: BoolArray, used: Columns) -> None:

@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     # mathematics: imports nothing of ours
     "noise": set(),
     "reference": set(),
+    "_require": set(),
     "theory": set(),
     # what users install us for; never the reference, so that their agreement is evidence
     "optim": {"noise"},
@@ -28,13 +29,13 @@ ALLOWED: dict[str, set[str]] = {
     "oracle": set(),
     "curvature": {"oracle"},
     # update rules: they see an oracle, never a problem
-    "methods": {"noise", "optim", "oracle", "curvature"},
+    "methods": {"_require", "noise", "optim", "oracle", "curvature"},
     # the loop, and the front door
     "run": {"methods", "oracle"},
-    "_minimize": {"curvature", "methods", "oracle", "run"},
+    "_minimize": {"curvature", "diagnostics", "methods", "oracle", "run"},
     "scipy": {"_minimize", "curvature", "methods", "oracle", "run"},
     # a run against theory
-    "diagnostics": {"curvature", "methods", "optim", "theory"},
+    "diagnostics": {"_require", "curvature", "methods", "optim", "oracle", "theory"},
     # the command line: parse, call, print
     "cli": {"_minimize", "methods", "noise", "optim", "problems", "run", "theory"},
     "__main__": {"cli"},

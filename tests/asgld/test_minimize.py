@@ -15,8 +15,8 @@ from torch import Tensor
 import asgld
 from asgld._minimize import minimize
 from asgld.curvature.points import Kind
+from asgld.diagnostics.calibration import measure_start
 from asgld.methods import TorchMethod, langevin
-from asgld.methods.calibration import measure_scales
 from asgld.oracle import Oracle
 from asgld.oracle.functions import torch_function
 from asgld.problems import Problem, problem, problem_names
@@ -216,16 +216,16 @@ def test_scales_are_measured_and_counted() -> None:
 
     oracle = Oracle(torch_function(bowl, 2))
     starts = torch.ones(3, 2, dtype=torch.float64)
-    scales = measure_scales(oracle, starts)
+    scales = measure_start(oracle, starts)
     assert scales.curvature == pytest.approx(25.0, rel=1e-3)
-    assert scales.squared_gradient == 625.0
+    assert scales.max_square == 625.0
     assert oracle.counts.spent[0] >= 21.0
     assert oracle.counts.spent[1:].tolist() == [0.0, 0.0]  # equal starts are measured once
 
     # Nearly straight at the start, with a wall beyond, where a long step overflows.
     wall = Oracle(torch_function(lambda x: (torch.exp(20 * (x - 0.5)) - x).sum(), 1))
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    step = -wall.free().grad(zero) / measure_scales(wall, zero).curvature
+    step = -wall.free().grad(zero) / measure_start(wall, zero).curvature
     assert float(wall.free().value(step)) < float(wall.free().value(zero))
     assert 0.1 < float(step) < 1.0
 

@@ -1,4 +1,21 @@
-"""Settings from measurements: :func:`calibrate`."""
+r"""Settings from measurements. Three rules, one for each kind of user.
+
+======================  =====================  ===================================================
+rule                    d_init                 why
+======================  =====================  ===================================================
+`start_options`, for    max(1, max g^2)        a function is minimized from one point: D must hold
+:func:`asgld.minimize`                         the largest squared gradient there, or the first
+                                               step would be longer than 1/M
+:func:`calibrate`       100 mean g^2           training goes on for long: D begins as if a hundred
+                                               gradients had been seen, a warm-up in units of f
+`groups_from_gradients` w mean g^2, w = 0.01   a clip bounds the first steps, so D may begin small
+                                               and soon holds what was seen
+======================  =====================  ===================================================
+
+The first two choose lr = d_init^(alpha/2) / M: a first step of length 1/M whatever alpha is.
+:func:`measure_start` looks at the start points alone, through the counting oracle, and costs a few
+dozen calls. :func:`measure_scales` also descends for a while, uncounted.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +27,98 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asgld._require import require
 from asgld.curvature import ModelHessian, gradient_variance, largest_curvature
-from asgld.methods.base import normals
+from asgld.methods.base import Adjustable, normals
+from asgld.oracle import Oracle
 from asgld.theory import recommend
 
-# A stream of `normals` that no update uses.
-_KICK_STREAM = 0xCA1
+# Streams of `normals` that no update uses.
+_KICK_STREAM, _POWER_STREAM = 0xCA1, 0xCA11B
+_POWER_STEPS = 10
+_MAX_DOUBLINGS = 40
+# The noise of `start_options` has at most this energy, summed over coordinates, in units of f or of
+# curvature.
+_TOTAL_SIGMA = 0.1
 # The kick that lets the probe leave an exact critical point, in units of the start's length.
 _KICK = 1e-2
 _MAX_VARIANCE_SAMPLES = 256
+
+
+# ------------------------------------------------------------------------- functions: `minimize`
+
+
+@dataclass(frozen=True)
+class StartScales:
+    """Measured at the start alone: the largest curvature M, and the largest squared gradient entry.
+
+    >>> StartScales(curvature=4.0, max_square=9.0).curvature
+    4.0
+    """
+
+    curvature: float
+    max_square: float
+
+
+def measure_start(oracle: Oracle, x0: Tensor, *, seed: int = 0) -> StartScales:
+    """Measure curvature and gradient at the start points, (R, d); the largest over rows count.
+
+    Power iteration on Hessian-vector products estimates M from below. Then M is doubled until the
+    gradient step of length 1/M lowers f as a function of curvature M must. All calls are counted.
+    """
+    # A trial step may leave the domain, which is no fault of the user's.
+    trials = oracle.open(len(x0), name="measurement", needs=frozenset({"value"}))
+    if bool((x0 == x0[0]).all()):
+        # Equal starts need one measurement.
+        oracle, trials, x0 = oracle.rows(0), trials.rows(0), x0[:1]
+    value, grad = oracle.value_and_grad(x0)
+    direction = normals(seed, 0, x0, stream=_POWER_STREAM)
+    curvature = torch.zeros(len(x0), dtype=x0.dtype)
+    for _ in range(_POWER_STEPS):
+        direction = direction / torch.linalg.vector_norm(direction, dim=-1, keepdim=True)
+        product = oracle.hvp(x0, direction)
+        norm = torch.linalg.vector_norm(product, dim=-1)
+        curvature = torch.maximum(curvature, norm)
+        direction = torch.where(norm[:, None] > 0, product, direction)
+    squared = (grad * grad).sum(-1)
+    # Without curvature the start is flat; a step of the gradient's own length is as good as any.
+    curvature = torch.where(curvature > 0, curvature, torch.sqrt(squared).clamp(min=1.0))
+    for _ in range(_MAX_DOUBLINGS):
+        trial = trials.value(x0 - grad / curvature[:, None])
+        is_long = ~(trial <= _goal(value, squared, curvature) + 1e-12 * value.abs())
+        if not bool(is_long.any()):
+            break
+        curvature = torch.where(is_long, 2.0 * curvature, curvature)
+    return StartScales(float(curvature.max()), float((grad * grad).max()))
+
+
+def start_options(method: Adjustable, scales: StartScales, dim: int) -> dict[str, Any]:
+    r"""Options of the method: those that were given, and the open ones by one rule.
+
+    .. math::
+        d_\mathrm{init} = \max(1, \max_i g_i^2) \text{ if } \alpha > 0 \text{ else } 1, \quad
+        \delta = d_\mathrm{init} / 100, \quad
+        \mathrm{lr} = d_\mathrm{init}^{\alpha/2} / M, \quad
+        \sigma = 0.1 \sqrt{\min(1, M) / d}
+
+    The noise is small on purpose: the time to leave a saddle grows with log(1/sigma) only.
+    """
+    alpha = float(method.knobs.get("alpha", 0.0))
+    filled = {"alpha": alpha, **method.options}
+    d_init = filled.setdefault("d_init", max(1.0, scales.max_square) if alpha > 0 else 1.0)
+    filled.setdefault("delta", 1e-2 * d_init)
+    filled.setdefault("lr", d_init ** (alpha / 2) / scales.curvature)
+    filled.setdefault("sigma", _TOTAL_SIGMA * math.sqrt(min(1.0, scales.curvature) / dim))
+    known = method.options.keys() | method.open_options
+    return {name: value for name, value in filled.items() if name in known}
+
+
+def _goal(value: Any, square: Any, curvature: Any) -> Any:
+    """Where f must be after a gradient step of length 1/M: half of what curvature M guarantees."""
+    return value - square / (4 * curvature)
+
+
+# ---------------------------------------------------------------------- training: `calibrate`
 
 
 @dataclass(frozen=True)
@@ -118,11 +218,10 @@ def calibrate(
         >>> advice.alpha, advice.lr * advice.scales.curvature
         (0.0, 1.0)
     """
-    for name, value in (("noise", noise), ("warmup", warmup)):
-        if not 0.0 <= value < math.inf or (name == "warmup" and value == 0.0):
-            raise ValueError(f"{name}={value!r}: need a finite number of at least 0")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r}: need at least 1, or None for full gradients")
+    require(0.0 <= noise < math.inf, "noise", noise, "a finite number of at least 0")
+    require(0.0 < warmup < math.inf, "warmup", warmup, "a positive finite number")
+    enough = batch_size is None or batch_size >= 1
+    require(enough, "batch_size", batch_size, "at least 1, or None for full gradients")
     advice = recommend(
         goal,
         oracle="full" if batch_size is None else "stochastic",
@@ -174,11 +273,7 @@ def measure_scales(
     probe_steps: int = 50,
     seed: int = 0,
 ) -> Scales:
-    """Look around x, (d,): its curvature, then a kick and a descent that raises M as it must.
-
-    M is doubled until a step of length 1/M lowers f by |g|^2 / (4 M), half of what curvature M
-    guarantees.
-    """
+    """Look around x, (d,): its curvature, then a kick and a descent that doubles M as it must."""
     f = source.free() if hasattr(source, "free") else source
     curvature = largest_curvature(f, x, rtol=0.1).upper
     value, gradient = float(f.value(x)), f.grad(x)
@@ -196,7 +291,7 @@ def measure_scales(
         while True:
             trial = point - gradient / curvature
             trial_value = float(f.value(trial))
-            if trial_value <= value - square / (4 * curvature) + 1e-14 * abs(value):
+            if trial_value <= _goal(value, square, curvature) + 1e-14 * abs(value):
                 break
             curvature *= 2
             if not math.isfinite(curvature):
@@ -287,11 +382,9 @@ def groups_from_gradients(
         [0.01, 0.01]
         >>> optimizer = asgld.ASGLD(groups, lr=1e-2)
     """
-    for name, value in (("lr", lr), ("warmup", warmup)):
-        if not 0.0 < value < math.inf:
-            raise ValueError(f"{name}={value!r}: need a positive number")
-    if not 0.0 <= noise < math.inf:
-        raise ValueError(f"noise={noise!r}: need 0 <= noise < infinity, in gradient steps")
+    require(0.0 < lr < math.inf, "lr", lr, "a positive number")
+    require(0.0 < warmup < math.inf, "warmup", warmup, "a positive number")
+    require(0.0 <= noise < math.inf, "noise", noise, "0 <= noise < infinity, in gradient steps")
     entries: list[Any] = list(params)
     tensors = _tensors(entries)
     squares, overall = _squares(tensors)

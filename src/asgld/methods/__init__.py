@@ -1,22 +1,54 @@
-"""Update rules by name. The files are the row groups of the paper's Table 1."""
+"""Update rules by name. The files of `rivals` are the row groups of the paper's Table 1."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
-from asgld.methods.base import Method, State, batch_indices, normals, replica_seed
-from asgld.methods.rivals import comparators, first_order, hessian_vector, second_order
-from asgld.methods.rivals.comparators import LBFGS
-from asgld.methods.torch import LANGEVIN, TorchMethod, langevin
+from asgld.methods.base import (
+    Adjustable,
+    KnowsItsNoise,
+    Method,
+    SeededState,
+    State,
+    batch_indices,
+    normals,
+    replica_seed,
+)
+from asgld.methods.lbfgs import LBFGS
+from asgld.methods.torch import COMPARATORS, LANGEVIN, TorchMethod, comparator, langevin
 
+
+def _rival(module: str, kind: str, **options: Any) -> Method:
+    """Make a rival. Its module is imported now, so that `import asgld.methods` stays small."""
+    made: Method = vars(import_module(f"asgld.methods.rivals.{module}"))[kind](**options)
+    return made
+
+
+# name -> what makes the method from its options; add entries at will
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: partial(langevin, name) for name in LANGEVIN},
-    **first_order.METHODS,
-    **hessian_vector.METHODS,
-    **second_order.METHODS,
-    **comparators.METHODS,
+    "noisy-sgd": partial(_rival, "first_order", "NoisySGD"),
+    "perturbed-gd": partial(_rival, "first_order", "PerturbedGD"),
+    "saddle-ngd": partial(_rival, "first_order", "SaddleNGD"),
+    "neon": partial(_rival, "neon", "Neon"),
+    "fast-cubic": partial(_rival, "hessian_vector", "FastCubic"),
+    "carmon-accelerated": partial(_rival, "hessian_vector", "CarmonAccelerated"),
+    "carmon-cubic": partial(_rival, "hessian_vector", "CarmonCubic"),
+    "natasha2": partial(_rival, "natasha", "Natasha2"),
+    "cubic-newton": partial(_rival, "second_order", "CubicNewton"),
+    "trace": partial(_rival, "second_order", "Trace"),
+    "gd": partial(comparator, "gd"),
+    "sgd": partial(comparator, "sgd"),
+    "psgld": partial(_rival, "comparators", "PreconditionedSGLD"),
+    "adagrad": partial(comparator, "adagrad"),
+    "adam": partial(comparator, "adam"),
+    "perturbed-agd": partial(_rival, "comparators", "PerturbedAGD"),
+    "lbfgs": LBFGS,
+    "trust-krylov": partial(_rival, "scipy_trust", "TrustKrylov"),
+    "trust-exact": partial(_rival, "scipy_trust", "TrustExact"),
 }
 
 
@@ -37,12 +69,17 @@ def method_names() -> list[str]:
 
 
 __all__ = [
+    "COMPARATORS",
     "LBFGS",
     "METHODS",
+    "Adjustable",
+    "KnowsItsNoise",
     "Method",
+    "SeededState",
     "State",
     "TorchMethod",
     "batch_indices",
+    "comparator",
     "langevin",
     "method",
     "method_names",

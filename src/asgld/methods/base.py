@@ -1,13 +1,22 @@
-"""What an update rule is to the loop: frozen configuration, `init`, and a pure-looking `step`.
+"""What an update rule is to the rest of the package: the three protocols, and the state.
 
-A method touches f through the oracle alone and declares what it will ask for in `needs`. It neither
-stops, nor records, nor monitors: `asgld.run` does. Everything that changes from step to step lives
-in its :class:`State`, so that a checkpoint of the state is a checkpoint of the run.
+==================  ========================  ==================================================
+protocol            read by                   says
+==================  ========================  ==================================================
+:class:`Method`     `run`, and so by all      name, needs, is_batched, init, step: the minimum
+KnowsItsNoise       `minimize`                whether there is noise, and whether it dies out
+Adjustable          `minimize`                which options are open, and how to set them
+==================  ========================  ==================================================
+
+A method touches f through the oracle alone and declares its calls in `needs`. It neither stops, nor
+records, nor monitors: `asgld.run` does. Everything that changes from step to step lives in its
+:class:`State`, so that a checkpoint of the state is a checkpoint of the run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
@@ -50,6 +59,14 @@ class State:
         return dataclasses.replace(self, **packed)
 
 
+@dataclass(kw_only=True)
+class SeededState(State):
+    """A state whose randomness is a function of the seed and the number of steps."""
+
+    seed: int
+    step: int = 0
+
+
 @runtime_checkable
 class Method(Protocol):
     """An update rule. Implementations are frozen dataclasses whose fields are its options.
@@ -79,6 +96,49 @@ class Method(Protocol):
     def step(self, oracle: Oracle, state: Any) -> State: ...
 
 
+@runtime_checkable
+class KnowsItsNoise(Method, Protocol):
+    """A method that describes its noise, from which `minimize` chooses how to stop and to polish.
+
+    Any other method is taken to have noise that dies out.
+
+    ============  ==========================================================================
+    member        meaning
+    ============  ==========================================================================
+    has_noise     two seeds give two runs: injected noise, or sampled gradients
+    anneals       the injected noise dies out, so that the iterate can come to rest
+    ============  ==========================================================================
+    """
+
+    @property
+    def has_noise(self) -> bool: ...
+    @property
+    def anneals(self) -> bool: ...
+
+
+@runtime_checkable
+class Adjustable(KnowsItsNoise, Protocol):
+    """A method whose open options `minimize` sets from what it measured at the start.
+
+    ============  ==========================================================================
+    member        meaning
+    ============  ==========================================================================
+    options       the options that were given
+    knobs         all options of the update, defaults included
+    open_options  names of the options that were not given and may be set: "lr", "sigma", ...
+    with_options  a copy with these options in place of those that were given
+    ============  ==========================================================================
+    """
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+    @property
+    def knobs(self) -> Mapping[str, Any]: ...
+    @property
+    def open_options(self) -> frozenset[str]: ...
+    def with_options(self, options: Mapping[str, Any]) -> Self: ...
+
+
 def replica_seed(seed: int, replica: int) -> int:
     """The seed of one replica, where replicas run one at a time; replica 0 keeps `seed`."""
     return (noise.check_seed(seed) + replica * _SEED_STRIDE) % 2**64
@@ -97,6 +157,34 @@ def batch_indices(seed: int, step: int, size: int, num_samples: int, rows: int =
     draw = Draw(stream=0, step=step, layout=Layout.whole(rows * size))
     word = noise.torch_words(seed, draw, Purpose.BATCH)
     return ((word * num_samples) >> 32).view(rows, size)
+
+
+def draw_batch(
+    oracle: Oracle, x: Tensor, batch_size: int | None, seed: int, step: int
+) -> Tensor | None:
+    """Sample indices (..., B), one batch per row of x; None where the batch is all samples."""
+    if batch_size is None:
+        return None
+    if oracle.num_samples is None:
+        raise ValueError(
+            f"batch_size={batch_size}: the function is not a mean over samples; give num_samples= "
+            "or leave batch_size out"
+        )
+    if batch_size >= oracle.num_samples:
+        return None
+    rows = math.prod(x.shape[:-1])
+    indices = batch_indices(seed, step, batch_size, oracle.num_samples, rows)
+    return indices.view(*x.shape[:-1], batch_size)
+
+
+def gradient(oracle: Oracle, x: Tensor, indices: Tensor | None) -> Tensor:
+    """The gradient at x, over a batch or over all samples."""
+    return oracle.grad(x) if indices is None else oracle.sample_grad(x, indices)
+
+
+def gradient_needs(batch_size: int | None) -> frozenset[str]:
+    """The calls of :func:`gradient`: a batch of all samples or more is the full gradient."""
+    return frozenset({"grad"} if batch_size is None else {"grad", "sample_grad"})
 
 
 def normals(seed: int, step: int, x: Tensor, stream: int = 1) -> Tensor:

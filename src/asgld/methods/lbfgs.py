@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -52,13 +52,12 @@ class LBFGS:
     memory: int = 10
     scale: float | None = None
     max_halvings: int = 40
-    name: str = "lbfgs"
-    is_batched: bool = True
+    # Both are shown by repr, which checkpoints compare.
+    name: str = field(default="lbfgs", init=False)
+    is_batched: bool = field(default=True, init=False)
+    needs: ClassVar[frozenset[str]] = frozenset({"value", "grad"})
     has_noise: ClassVar[bool] = False
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"value", "grad"})
+    anneals: ClassVar[bool] = True
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> LBFGSState:
         value, grad = oracle.value_and_grad(x0)

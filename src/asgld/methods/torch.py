@@ -1,4 +1,4 @@
-"""Any torch optimizer as a method; the family of the paper by its names.
+"""Any torch optimizer as a method; the family of the paper, and torch's own, by their names.
 
 The shipped optimizer classes run here on a tensor of shape (replicas, d). Their rule works on each
 element by itself, so that *is* as many independent chains, and there is no other implementation.
@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asgld.methods.base import State, batch_indices
-from asgld.methods.calibration import Scales, langevin_defaults
+from asgld._require import require
+from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs
 from asgld.optim import AGLD, ASG, ASGLD, SGLD
 from asgld.oracle import Oracle
 
-LANGEVIN: dict[str, type[Optimizer]] = {"asgld": ASGLD, "agld": AGLD, "asg": ASG, "sgld": SGLD}
+LANGEVIN: dict[str, type[ASGLD]] = {"asgld": ASGLD, "agld": AGLD, "asg": ASG, "sgld": SGLD}
+# Options that measurements can set, and the presets that do not take one of them.
+_MEASURED = frozenset({"alpha", "d_init", "delta", "lr", "sigma"})
+_FIXED: dict[Any, set[str]] = {SGLD: {"alpha"}, ASG: {"sigma"}}
 
 
 @dataclass(kw_only=True)
-class TorchState(State):
+class TorchState(SeededState):
     """The iterate is the optimizer's only parameter."""
 
     optimizer: Optimizer
-    seed: int
-    step: int = 0
 
     def pack(self) -> dict[str, Any]:
         return {
@@ -90,7 +91,7 @@ class TorchMethod:
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"grad"} if self.batch_size is None else {"grad", "sample_grad"})
+        return gradient_needs(self.batch_size)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TorchState:
         x = x0.detach().clone()
@@ -111,25 +112,10 @@ class TorchMethod:
         return state
 
     def _gradient(self, oracle: Oracle, state: TorchState) -> Tensor:
-        size = self.batch_size_at(state.step, oracle.num_samples)
-        if size is None:
-            return oracle.grad(state.x)
-        assert oracle.num_samples is not None
-        rows = math.prod(state.x.shape[:-1])
-        indices = batch_indices(state.seed, state.step, size, oracle.num_samples, rows)
-        return oracle.sample_grad(state.x, indices.view(*state.x.shape[:-1], size))
-
-    def batch_size_at(self, step: int, num_samples: int | None) -> int | None:
-        """B_k, or None where it is the full batch."""
-        if self.batch_size is None:
-            return None
-        if num_samples is None:
-            raise ValueError(
-                f"batch_size={self.batch_size}: the function is not a mean over samples; give "
-                "num_samples= or leave batch_size out"
-            )
-        size = math.floor(self.batch_size + self.batch_slope * step**self.batch_power)
-        return None if size >= num_samples else size
+        size = self.batch_size
+        if size is not None:
+            size = math.floor(size + self.batch_slope * state.step**self.batch_power)
+        return gradient(oracle, state.x, draw_batch(oracle, state.x, size, state.seed, state.step))
 
     @property
     def is_langevin(self) -> bool:
@@ -161,25 +147,16 @@ class TorchMethod:
             return 0.0
         return float(knobs["sigma"] ** 2 * metric ** (knobs["alpha"] / 2 - knobs["beta"]))
 
-    def calibrated(self, scales: Scales, dim: int) -> TorchMethod:
-        """Fill in options that were not given, from measurements; see `langevin_defaults`."""
-        if not self.is_langevin:
-            return self
-        given = dict(self.options)
-        alpha = self.knobs["alpha"]
-        filled = langevin_defaults(scales, dim, {"alpha": alpha, **given})
-        # Presets fix some exponents and take no argument for them.
-        for name in ("alpha", "sigma"):
-            if name not in given and name not in self._arguments:
-                del filled[name]
-        return replace(self, options=filled)
-
     @property
-    def _arguments(self) -> set[str]:
-        """Options that this optimizer takes, beyond what it forbids."""
-        forbidden = {SGLD: {"alpha", "beta"}, ASG: {"beta", "sigma"}}
-        everything = set(inspect.signature(ASGLD).parameters)
-        return everything - forbidden.get(self.optimizer, set())  # type: ignore[arg-type]
+    def open_options(self) -> frozenset[str]:
+        """Options of the paper's family that were not given; none for other optimizers."""
+        if not self.is_langevin:
+            return frozenset()
+        return _MEASURED - self.options.keys() - _FIXED.get(self.optimizer, set())
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """The same method with other options of its optimizer."""
+        return replace(self, options=dict(options))
 
 
 def langevin(name: str, **options: Any) -> TorchMethod:
@@ -193,12 +170,7 @@ def langevin(name: str, **options: Any) -> TorchMethod:
     """
     if name not in LANGEVIN:
         raise ValueError(f"name={name!r}: known are {', '.join(LANGEVIN)}")
-    known = langevin_options()
-    if unknown := sorted(options.keys() - known):
-        raise TypeError(
-            f"unknown option {unknown[0]!r} of method {name!r}; known are "
-            f"{', '.join(sorted(known))}"
-        )
+    _check_names(name, options, langevin_options())
     mine = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options"}
     return TorchMethod(
         name,
@@ -213,3 +185,112 @@ def langevin_options() -> set[str]:
     optimizer = set(inspect.signature(ASGLD).parameters) - {"params", "maximize", "differentiable"}
     method = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options", "is_batched"}
     return optimizer | method
+
+
+def _check_names(name: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    if unknown := sorted(options.keys() - known):
+        raise TypeError(
+            f"unknown option {unknown[0]!r} of method {name!r}; known are "
+            f"{', '.join(sorted(known))}"
+        )
+
+
+# ------------------------------------------------------------------------ torch's own optimizers
+
+# name -> its title, the class of torch, and the options with their defaults
+COMPARATORS: dict[str, tuple[str, type[Optimizer], dict[str, Any]]] = {
+    "gd": ("GD", torch.optim.SGD, {"lr": 1e-1}),
+    "sgd": (
+        "SGD",
+        torch.optim.SGD,
+        {"lr": 1e-2, "batch_size": 1, "momentum": 0.0, "lr_decay": 0.0},
+    ),
+    "adagrad": (
+        "Adagrad",
+        torch.optim.Adagrad,
+        {"lr": 1e-2, "damping": 1e-10, "batch_size": None},
+    ),
+    "adam": (
+        "Adam",
+        torch.optim.Adam,
+        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "damping": 1e-8, "batch_size": None},
+    ),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Comparator:
+    """A torch optimizer that users know, with the options of its paper; see :func:`comparator`."""
+
+    title: str
+    options: Mapping[str, Any]
+    inner: TorchMethod
+    is_batched: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.inner.needs
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TorchState:
+        return self.inner.init(oracle, x0, seed=seed)
+
+    def step(self, oracle: Oracle, state: TorchState) -> TorchState:
+        return self.inner.step(oracle, state)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.title}({shown})"
+
+
+def comparator(name: str, **options: Any) -> Comparator:
+    r"""One of torch's own optimizers: "gd", "sgd", "adagrad" or "adam".
+
+    =======  ======================================================  ===========================
+    name     update                                                  options
+    =======  ======================================================  ===========================
+    gd       :math:`x - \mathrm{lr}\, \nabla f(x)`: full gradients,   lr
+             the control that stays at a saddle
+    sgd      :math:`x - \mathrm{lr}\,(1 + k)^{-q}\, G(x)`: the only   lr, batch_size, momentum,
+             noise is that of the samples                            lr_decay (q)
+    adagrad  :math:`x - \mathrm{lr}\, G(x) / (\epsilon + S^{1/2})`,   lr, damping (epsilon),
+             S the sum of squared gradients, the newest included     batch_size
+    adam     :math:`x - \mathrm{lr}\, \hat m / (\hat v^{1/2} +         lr, beta1, beta2, damping
+             \epsilon)`: running means of gradients and of squares   (epsilon), batch_size
+    =======  ======================================================  ===========================
+
+    ASG differs from Adagrad by leaving out the newest gradient and by what it adds to S. Adam's
+    step nearly is the sign of the gradient along the axes, so it leaves an axis-aligned saddle
+    faster than its theory explains: look at rotated problems too.
+
+    >>> comparator("adam", lr=0.1)
+    Adam(lr=0.1, beta1=0.9, beta2=0.999, damping=1e-08, batch_size=None)
+
+    References:
+        H. Robbins, S. Monro: A stochastic approximation method. Annals of Mathematical Statistics,
+        1951.  J. Duchi, E. Hazan, Y. Singer: Adaptive subgradient methods for online learning and
+        stochastic optimization. JMLR 2011.  D. Kingma, J. Ba: Adam: a method for stochastic
+        optimization. ICLR 2015.
+    """
+    title, optimizer, defaults = COMPARATORS[name]
+    _check_names(name, options, defaults)
+    chosen = {**defaults, **options}
+    for option, value in chosen.items():
+        if option == "lr":
+            require(0.0 < value < math.inf, option, value, "a positive finite number")
+        elif option in ("momentum", "beta1", "beta2"):
+            require(0.0 <= value < 1.0, option, value, f"0 <= {option} < 1")
+        elif option in ("damping", "lr_decay"):
+            require(0.0 <= value < math.inf, option, value, "a finite number of at least 0")
+    theirs: dict[str, Any] = {word: chosen[word] for word in ("lr", "momentum") if word in chosen}
+    if "beta1" in chosen:
+        theirs["betas"] = (chosen["beta1"], chosen["beta2"])
+    if "damping" in chosen:
+        theirs["eps"] = chosen["damping"]
+    ours: dict[str, Any] = {
+        word: chosen[word] for word in ("batch_size", "lr_decay") if word in chosen
+    }
+    return Comparator(title, chosen, TorchMethod(name, optimizer, theirs, **ours))

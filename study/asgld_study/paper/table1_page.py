@@ -17,13 +17,14 @@ import torch
 
 import asgld
 from asgld.run.files import as_csv, write_text
-from asgld_study.catalog import BY_LABEL, CONTENDERS, RIVALS
+from asgld_study.catalog import BY_LABEL, CONTENDERS
 from asgld_study.engine import NUMERICS
 from asgld_study.page import as_text, markdown, markdown_table
 from asgld_study.paper import table1_cells as cells
 from asgld_study.paper.table1 import judged_tables, predicted_slope
 from asgld_study.paper.table1_figures import PICTURES
 from asgld_study.paper.table1_tables import PRICES, Comparison, TableRows, price_name
+from asgld_study.settings import SETTINGS
 
 Tables = Mapping[str, TableRows]
 
@@ -180,8 +181,8 @@ testable* if the bound is an unnamed polynomial, if there were fewer than three 
 if the interval is wider than 1. The last column is the escape from one strict saddle: steps per
 unit of ln d, at equal noise for methods that have noise."""
 
-_LAW_NOTE = """Each number is judged as the claims of the [report](paper.md) are: it *holds* if the
-number lies in the range asked for, it is *refuted* if its whole interval misses the range."""
+_LAW_NOTE = """A law *holds* if the number lies in the range asked for. It is *refuted* if the whole
+interval of the number misses the range, and *not supported* otherwise."""
 
 _LATE_NOTE = """Median steps to leave a saddle that is met at step k0, where D = 1 + delta k0. The
 published escape time does not contain k0."""
@@ -351,9 +352,9 @@ def _realistic(rows: TableRows) -> list[str]:
 
 def _unverified() -> str:
     lines = [
-        f"- `{c.label}`: {'; '.join(RIVALS[c.method].unverified)}"
+        f"- `{c.label}`: {'; '.join(SETTINGS[c.method].unverified)}"
         for c in CONTENDERS
-        if c.method in RIVALS and RIVALS[c.method].unverified
+        if c.method in SETTINGS and SETTINGS[c.method].unverified
     ]
     return "Settings by theory rest on these, which the methods name themselves:\n\n" + "\n".join(
         lines

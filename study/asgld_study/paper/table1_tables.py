@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from asgld_study.cells import CellResult
 from asgld_study.engine import Outcomes
 from asgld_study.events import EVENTS
 from asgld_study.paper.table1_cells import Settings
-from asgld_study.statistics import fit_growth, fit_slope, survival_median
+from asgld_study.statistics import Slope, fit_growth, fit_slope, survival_median
 
 TableRows = list[dict[str, Any]]
 UNITS = ("steps", "spent", "value", "grad", "sample_grad", "hvp", "sample_hvp", "hessian",
@@ -49,13 +49,15 @@ def unit_of(label: str) -> str:
 
 def accuracy(found: Comparison, label: str, sweep: str) -> dict[str, Any]:
     """Exponent of 1/eps in the cost, from the last three accuracies with a finite median."""
-    results = [r for r in found.select(sweep, label=label) if not r.error]
-    results.sort(key=lambda r: -r.tags["eps"])
-    x = [-math.log(r.tags["eps"]) for r in results]
-    samples = [r.times("sosp", unit_of(label)) for r in results]
-    slope = fit_slope(x, samples, log_time=True, last=3)
-    return {"method": label, "sweep": sweep, "exponent": slope.value, "low": slope.low,
-            "high": slope.high, "points": slope.points}  # fmt: skip
+    by_x = _sorted_by(lambda r: -math.log(r.tags["eps"]), found.select(sweep, label=label))
+    samples = [r.times("sosp", unit_of(label)) for r in by_x.values()]
+    slope = fit_slope(list(by_x), samples, log_time=True, last=3)
+    return {
+        "method": label,
+        "sweep": sweep,
+        **_interval("exponent", slope),
+        "points": slope.points,
+    }
 
 
 def measured_tables(found: Comparison) -> dict[str, TableRows]:
@@ -160,23 +162,20 @@ def dimension_rows(found: Comparison, event: str) -> TableRows:
     groups: dict[tuple[str, str, bool], list[CellResult]] = {}
     for r in found.select("dimension"):
         key = (r.label, r.tags["noise"], r.cell["problem_options"]["rotated"])
-        groups.setdefault(key, []).extend([] if r.error else [r])
+        groups.setdefault(key, []).append(r)
     rows = []
     for (label, noise, rotated), results in groups.items():
-        results.sort(key=lambda r: r.cell["problem_options"]["dim"])
-        dims = [r.cell["problem_options"]["dim"] for r in results]
-        medians = [r.median(event) for r in results]
-        slope = fit_slope(np.log(dims).tolist(), [r.times(event) for r in results], log_time=False)
-        growth = fit_growth(dims, medians)
+        by_dim = _sorted_by(lambda r: r.cell["problem_options"]["dim"], results)
+        samples = [r.times(event) for r in by_dim.values()]
+        slope = fit_slope(np.log(list(by_dim)).tolist(), samples, log_time=False)
+        growth = fit_growth(list(by_dim), [r.median(event) for r in by_dim.values()])
         rows.append(
             {
                 "method": label,
                 "noise": noise,
                 "rotated": rotated,
-                **{f"d={d}": m for d, m in zip(dims, medians, strict=True)},
-                "slope": slope.value,
-                "low": slope.low,
-                "high": slope.high,
+                **_medians("d", by_dim, event),
+                **_interval("slope", slope),
                 "laws": growth.laws,
                 "power": growth.power,
             }
@@ -188,20 +187,12 @@ def late_rows(found: Comparison) -> TableRows:
     """Time to leave a saddle that is met at step k0, and its exponent in k0."""
     rows = []
     for alpha in sorted({r.tags["alpha"] for r in found.select("k0")}):
-        results = sorted(found.select("k0", alpha=alpha), key=lambda r: r.tags["k0"])
-        late = [r for r in results if r.tags["k0"] > 0][-2:]
-        x = [math.log(r.tags["k0"]) for r in late]
-        slope = fit_slope(x, [r.times("leave") for r in late], log_time=True)
-        rows.append(
-            {
-                "alpha": alpha,
-                **{f"k0={r.tags['k0']}": r.median("leave") for r in results},
-                "exponent": slope.value,
-                "low": slope.low,
-                "high": slope.high,
-                "law": alpha / 2,
-            }
-        )
+        by_k0 = _sorted_by(lambda r: r.tags["k0"], found.select("k0", alpha=alpha))
+        late = [k0 for k0 in by_k0 if k0 > 0][-2:]
+        samples = [by_k0[k0].times("leave") for k0 in late]
+        slope = fit_slope([math.log(k0) for k0 in late], samples, log_time=True)
+        medians = _medians("k0", by_k0, "leave")
+        rows.append({"alpha": alpha, **medians, **_interval("exponent", slope), "law": alpha / 2})
     return rows
 
 
@@ -209,21 +200,12 @@ def curvature_rows(found: Comparison) -> TableRows:
     """Time to fall against gamma, and its exponent in 1/gamma."""
     rows = []
     for label in dict.fromkeys(r.label for r in found.select("gamma")):
-        results = {
-            r.cell["problem_options"]["gamma"]: r for r in found.select("gamma", label=label)
-        }
-        gammas = sorted(results)
-        x = [-math.log(g) for g in gammas]
-        slope = fit_slope(x, [results[g].times("fall") for g in gammas], log_time=True)
-        rows.append(
-            {
-                "method": label,
-                **{f"gamma={g}": results[g].median("fall") for g in gammas},
-                "exponent": slope.value,
-                "low": slope.low,
-                "high": slope.high,
-            }
-        )
+        mine = found.select("gamma", label=label)
+        by_gamma = _sorted_by(lambda r: r.cell["problem_options"]["gamma"], mine)
+        samples = [r.times("fall") for r in by_gamma.values()]
+        slope = fit_slope([-math.log(g) for g in by_gamma], samples, log_time=True)
+        medians = _medians("gamma", by_gamma, "fall")
+        rows.append({"method": label, **medians, **_interval("exponent", slope)})
     return rows
 
 
@@ -231,29 +213,43 @@ def octopus_rows(found: Comparison) -> TableRows:
     """Steps to the minimum of the octopus against d."""
     rows = []
     for contender in CONTENDERS:
-        results = {r.tags["dim"]: r for r in found.select("octopus", label=contender.label)}
-        if not results:
-            continue
-        dims = sorted(results)
-        medians = [results[d].median("sosp") for d in dims]
-        largest = results[dims[-1]]
-        rows.append(
-            {
-                "method": contender.label,
-                **{f"d={d}": m for d, m in zip(dims, medians, strict=True)},
-                "share_arrived": largest.share("sosp"),
-                "share_mean": largest.share("mean"),
-                "share_past_saddles": _share_past_saddles(largest),
-                "power": fit_growth(dims, medians).power,
-            }
-        )
+        mine = found.select("octopus", label=contender.label)
+        by_dim = _sorted_by(lambda r: r.tags["dim"], mine)
+        if by_dim:
+            medians, largest = _medians("d", by_dim, "sosp"), by_dim[max(by_dim)]
+            rows.append(
+                {
+                    "method": contender.label,
+                    **medians,
+                    "share_arrived": largest.share("sosp"),
+                    "share_mean": largest.share("mean"),
+                    "share_past_saddles": _share_past_saddles(largest),
+                    "power": fit_growth(list(by_dim), list(medians.values())).power,
+                }
+            )
     return rows
+
+
+def _sorted_by(
+    key: Callable[[CellResult], Any], results: Sequence[CellResult]
+) -> dict[Any, CellResult]:
+    """The results that did not fail by their key, which rises."""
+    found = {key(r): r for r in results if not r.error}
+    return {x: found[x] for x in sorted(found)}
+
+
+def _medians(name: str, results: Mapping[Any, CellResult], event: str) -> dict[str, float]:
+    """A column for each key."""
+    return {f"{name}={x}": r.median(event) for x, r in results.items()}
+
+
+def _interval(name: str, slope: Slope) -> dict[str, float]:
+    """A fitted number and the ends of its interval."""
+    return {name: slope.value, "low": slope.low, "high": slope.high}
 
 
 def _share_past_saddles(result: CellResult) -> float:
     """The part of the replicas that ended below the last saddle, by half of its depth."""
-    if result.error:
-        return math.nan
     facts = problem(result.cell["problem"], **result.cell["problem_options"]).facts
     assert facts.minimum is not None
     last = 0.5 * (facts.minimum + facts.saddles[-1].value)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from method_cases import method_by_theory
 from torch import Tensor
 
 from asgld.methods.rivals.curvature_search import HessianVectorMethod, hessian_at, lowest_curvature
-from asgld.methods.rivals.hessian_vector import METHODS, CarmonAccelerated, CarmonCubic, FastCubic
+from asgld.methods.rivals.hessian_vector import CarmonAccelerated, CarmonCubic, FastCubic
 from asgld.methods.rivals.subproblem import cubic_exact
 from asgld.methods.torch import TorchMethod
 from asgld.oracle import Oracle
@@ -22,6 +23,9 @@ from asgld.run import Run, run
 from asgld.run.stopping import Stop
 
 FLOAT = torch.float64
+METHODS: dict[str, type[Any]] = {
+    kind.name: kind for kind in (FastCubic, CarmonAccelerated, CarmonCubic)
+}
 # Smoothness 11, Hessian-Lipschitz constant 12, minimum -1/4.
 SADDLES = {
     "aligned": problem("strict-saddle", dim=10),
@@ -62,7 +66,7 @@ def proved(name: str, f: Problem, x0: Tensor, *, eps: float, **replaced: float) 
         **replaced,
     }
     gamma = math.sqrt(constants["hessian_lipschitz"] * eps)
-    return METHODS[name].theory(eps=eps, gamma=gamma, dim=f.dim, **constants)
+    return method_by_theory(name, eps=eps, gamma=gamma, dim=f.dim, **constants)
 
 
 def check_second_order(f: Problem, result: Run, method: HessianVectorMethod) -> None:
@@ -237,29 +241,6 @@ def test_methods_keep_to_the_budget() -> None:
         result = run(Oracle(f, budget=50.0), kind(hessian_lipschitz=12.0), f.start(), max_steps=999)
         assert result.stop is Stop.BUDGET
         assert result.counts.spent[0] <= 50.0
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_state_their_settings(name: str) -> None:
-    kind = METHODS[name]
-    options = {field.name for field in dataclasses.fields(kind)}
-    assert 2 <= len(kind.ranges) <= 4
-    for low, high in kind.ranges.values():
-        assert 0.0 < low < high
-    for choice in (0, 1):
-        kind(**{option: bounds[choice] for option, bounds in kind.ranges.items()})
-    assert set(kind.ranges) <= options
-    assert {note.partition(":")[0] for note in kind.unverified} <= options
-    method: Any = kind.theory(
-        smoothness=4.0, hessian_lipschitz=2.0, eps=0.5, gamma=0.1, dim=10, gap=1.0, failure=0.2
-    )
-    assert method.hessian_lipschitz == 2.0
-    assert getattr(method, "smoothness", 4.0) == 4.0
-    # gamma asks for more than eps does.
-    has_gamma = "gamma" in options
-    assert method.eps == (0.5 if has_gamma else pytest.approx(0.1**2 / 2.0))
-    assert not has_gamma or method.gamma == 0.1
-    assert 0.0 < method.failure < 0.2
 
 
 @pytest.mark.parametrize(

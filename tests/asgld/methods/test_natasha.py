@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from method_cases import method_by_theory
 from torch import Tensor
 
 from asgld.methods.rivals.natasha import Natasha2
@@ -71,8 +72,15 @@ def test_natasha2_oja_finds_the_lowest_direction_within_its_bound(
     """
     gamma, dim = 0.8, 4
     eigenvalues = torch.tensor([-gamma, 0.0, 0.5, 1.0], dtype=F64)
-    theory = Natasha2.theory(
-        smoothness=1.0, hessian_lipschitz=1.0, eps=0.9, gamma=gamma, dim=dim, gap=1.0, failure=0.2
+    theory: Any = method_by_theory(
+        "natasha2",
+        smoothness=1.0,
+        hessian_lipschitz=1.0,
+        eps=0.9,
+        gamma=gamma,
+        dim=dim,
+        gap=1.0,
+        failure=0.2,
     )
     assert (theory.gamma, theory.oja_steps) == (gamma, 225)
     method = dataclasses.replace(theory, batch_size=None, output=output)
@@ -337,26 +345,6 @@ def test_natasha2_polish_returns_a_better_point() -> None:
     assert polished.stop is Stop.FINISHED
     assert int(polished.steps[0]) == int(before.steps[0]) + 200
     assert float(polished.grad_norms) < 0.3 * float(before.grad_norms)
-
-
-def test_natasha2_theory_has_both_regimes() -> None:
-    """The proximal weight exceeds M for gamma = sqrt(rho eps), is gamma for gamma = eps^(1/4)."""
-    eps = 1e-3
-    constants = {"smoothness": 1.0, "hessian_lipschitz": 1.0, "dim": 10, "gap": 1.0, "eps": eps}
-    small = Natasha2.theory(**constants, gamma=math.sqrt(eps))
-    large = Natasha2.theory(**constants, gamma=eps**0.25)
-    larger = Natasha2.theory(**constants, gamma=0.9)
-    assert small.proximal > 1.0
-    assert small.lr == pytest.approx(1.0 / (small.sub_epochs**2 * small.proximal))
-    assert large.proximal == pytest.approx(large.gamma)
-    assert larger == large
-    for method in (small, large):
-        assert method.sub_epochs * method.sub_steps >= method.epoch_batch == 10**6
-        assert method.oja_lr <= 1.0 / 2.0
-    # Samples in all epochs: eps^-3.5 and eps^-3.25.
-    for method, power in ((small, 3.5), (large, 3.25)):
-        samples = method.max_epochs * method.epoch_batch
-        assert samples == pytest.approx(eps**-power, rel=0.2)
 
 
 def test_natasha2_wants_samples_or_full_gradients() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import CONSTANTS, FAST, assert_second_order, go, saddle_of
+from method_cases import CONSTANTS, FAST, assert_second_order, go, method_by_theory, saddle_of
 from torch import Tensor
 
 from asgld.methods.rivals.neon import Neon
-from asgld.methods.rivals.shared import Constants, norm
+from asgld.methods.rivals.shared import norm
 from asgld.oracle import Oracle
 from asgld.oracle.functions import torch_function
 from asgld.problems import Problem, problem
@@ -145,7 +145,8 @@ def test_neon_momentum_shortens_the_search() -> None:
 def test_neon_value_test_proves_what_it_says() -> None:
     f = problem("strict-saddle", dim=10)
     constants = {**CONSTANTS, "gamma": 1.0, "dim": 10}
-    method = Neon.theory(**constants, failure=1e-3)
+    method = method_by_theory("neon", **constants, failure=1e-3)
+    assert isinstance(method, Neon)
     assert method.needs == {"grad", "value"}
     # The certificate: curvature below -(5 F - rho U^3 / 3) / U^2, which must be negative.
     reach, rho = method.search_reach, method.hessian_lipschitz
@@ -159,16 +160,3 @@ def test_neon_value_test_proves_what_it_says() -> None:
     assert_second_order(f, result, CONSTANTS["eps"], CONSTANTS["gamma"])
     # Values are by-products of gradients.
     assert "value" not in oracle.counts.total()
-
-
-def test_neon_theory_follows_the_paper() -> None:
-    method = Neon.theory(**CONSTANTS)
-    k = Constants(**CONSTANTS)
-    eta, m, rho, gamma = method.search_lr, k.smoothness, k.hessian_lipschitz, k.gamma
-    assert eta is not None
-    log = math.log(k.dim * m / gamma / 0.1)
-    f = eta * gamma**3 * m / rho**2 / log**3
-    assert method.value_threshold == pytest.approx(f)
-    assert method.radius == pytest.approx(math.sqrt(eta / m) * gamma**2 / rho / log**2)
-    assert method.reach == pytest.approx(4 * (math.sqrt(eta * m) * f / rho) ** (1 / 3))
-    assert method.max_search == math.ceil(log / (eta * gamma))

@@ -1,242 +1,31 @@
-"""What users already know, behind the same oracle: the measure of every claim in Table 1."""
+"""Comparators that are no row of Table 1: preconditioned Langevin dynamics, escaping momentum."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Self
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from asgld.methods import lbfgs
-from asgld.methods.base import normals
-from asgld.methods.rivals.perturbed_agd import PerturbedAGD
-from asgld.methods.rivals.scipy_trust import TrustExact, TrustKrylov
-from asgld.methods.rivals.shared import (
-    Constants,
-    GradientMethod,
-    Rival,
-    SeededState,
-    require,
-    require_at_least_zero,
-    require_batch,
-    require_positive,
-)
-from asgld.methods.torch import TorchMethod, TorchState
+from asgld._require import require, require_at_least_zero, require_positive
+from asgld.methods.base import SeededState, normals
+from asgld.methods.rivals.shared import GradientMethod, norm, pick, require_batch, unit_ball
 from asgld.oracle import Oracle
 
-# ------------------------------------------------------------------------------------------------
-# Optimizers of torch: gradient descent; SGD (Robbins, Monro, 1951); Adagrad (Duchi, Hazan, Singer,
-# 2011); Adam (Kingma, Ba, 2015)
-# ------------------------------------------------------------------------------------------------
-
-
-class _Torch(Rival):
-    """A torch optimizer; the subclass says which, and with which options."""
-
-    @cached_property
-    @abstractmethod
-    def torch_method(self) -> TorchMethod:
-        """The method that does the work."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.torch_method.needs
-
-    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TorchState:
-        return self.torch_method.init(oracle, x0, seed=seed)
-
-    def step(self, oracle: Oracle, state: TorchState) -> TorchState:
-        return self.torch_method.step(oracle, state)
-
-
-@dataclass(frozen=True)
-class GD(_Torch):
-    r"""Gradient descent with full gradients: the control that stays at a saddle.
-
-    .. math:: x_{k+1} = x_k - \mathrm{lr}\, \nabla f(x_k)
-
-    >>> GD.theory(smoothness=4, hessian_lipschitz=1, eps=0.1, gamma=0.1, dim=2, gap=1)
-    GD(lr=0.25)
-    """
-
-    lr: float = 1e-1
-
-    name: ClassVar[str] = "gd"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {"lr": (1e-3, 1e1)}
-
-    def __post_init__(self) -> None:
-        require_positive(self, "lr")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(lr=1.0 / constants.smoothness)
-
-    @cached_property
-    def torch_method(self) -> TorchMethod:
-        return TorchMethod(self.name, torch.optim.SGD, {"lr": self.lr})
-
-
-@dataclass(frozen=True)
-class SGD(_Torch):
-    r"""Stochastic gradient descent; the only noise is that of the samples.
-
-    .. math:: x_{k+1} = x_k - \mathrm{lr}\,(1 + k)^{-q}\, G(x_k)
-
-    Args:
-        lr: step size.
-        batch_size: of G; None is gradient descent.
-        momentum: of the heavy ball.
-        lr_decay: q.
-
-    References:
-        H. Robbins, S. Monro: A stochastic approximation method. Annals of Mathematical Statistics,
-        1951.
-    """
-
-    lr: float = 1e-2
-    batch_size: int | None = 1
-    momentum: float = 0.0
-    lr_decay: float = 0.0
-
-    name: ClassVar[str] = "sgd"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {"lr": (1e-4, 1e1), "lr_decay": (1e-1, 1.0)}
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr: 1/M is proved for exact gradients; with noise the variance, not given, decides",
-    )
-
-    def __post_init__(self) -> None:
-        require_positive(self, "lr")
-        require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "0 <= momentum < 1")
-        require_at_least_zero(self, "lr_decay")
-        require_batch(self.batch_size)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(lr=1.0 / constants.smoothness)
-
-    @cached_property
-    def torch_method(self) -> TorchMethod:
-        options = {"lr": self.lr, "momentum": self.momentum}
-        return TorchMethod(
-            self.name, torch.optim.SGD, options, batch_size=self.batch_size, lr_decay=self.lr_decay
-        )
-
-
-@dataclass(frozen=True)
-class Adagrad(_Torch):
-    r"""Steps divided by the root of the sum of squared gradients, the newest included.
-
-    .. math:: x_{k+1} = x_k - \frac{\mathrm{lr}}{\epsilon + S_{k+1}^{1/2}}\, G(x_k), \qquad
-              S_{k+1} = S_k + G(x_k)^2
-
-    ASG differs by leaving out the newest gradient and by what it adds to S.
-
-    Args:
-        lr: step size.
-        damping: epsilon.
-        batch_size: of G, or None for full gradients.
-
-    References:
-        J. Duchi, E. Hazan, Y. Singer: Adaptive subgradient methods for online learning and
-        stochastic optimization. JMLR 2011.  A. Défossez, L. Bottou, F. Bach, N. Usunier: A simple
-        convergence proof of Adam and Adagrad. TMLR 2022.
-    """
-
-    lr: float = 1e-2
-    damping: float = 1e-10
-    batch_size: int | None = None
-
-    name: ClassVar[str] = "adagrad"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {"lr": (1e-3, 1e1)}
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr: minimizes the bound of Defossez et al. on the gradient norm without its logarithm; "
-        "nothing is proved about saddles",
-    )
-
-    def __post_init__(self) -> None:
-        require_positive(self, "lr")
-        require_at_least_zero(self, "damping")
-        require_batch(self.batch_size)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        # 2 gap / lr + lr d M is smallest here.
-        return cls(lr=math.sqrt(2.0 * constants.gap / (constants.dim * constants.smoothness)))
-
-    @cached_property
-    def torch_method(self) -> TorchMethod:
-        options = {"lr": self.lr, "eps": self.damping}
-        return TorchMethod(self.name, torch.optim.Adagrad, options, batch_size=self.batch_size)
-
-
-@dataclass(frozen=True)
-class Adam(_Torch):
-    r"""Running means of gradients over the root of running means of their squares.
-
-    .. math:: x_{k+1} = x_k - \mathrm{lr}\, \frac{\hat m_k}{\hat v_k^{1/2} + \epsilon}
-
-    Along coordinate axes it is nearly the sign of the gradient, and leaves an axis-aligned saddle
-    faster than its theory explains: look at rotated problems too.
-
-    Args:
-        lr: step size.
-        beta1, beta2: memory of the two means.
-        damping: epsilon.
-        batch_size: of the gradients, or None for full ones.
-
-    References:
-        D. Kingma, J. Ba: Adam: a method for stochastic optimization. ICLR 2015.
-    """
-
-    lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.999
-    damping: float = 1e-8
-    batch_size: int | None = None
-
-    name: ClassVar[str] = "adam"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {"lr": (1e-4, 1.0), "damping": (1e-8, 1e-2)}
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr: Adagrad's over the root of the memory 1/(1 - beta2); nothing is proved about saddles",
-    )
-
-    def __post_init__(self) -> None:
-        require_positive(self, "lr")
-        for option in ("beta1", "beta2"):
-            value = getattr(self, option)
-            require(0.0 <= value < 1.0, option, value, f"0 <= {option} < 1")
-        require_at_least_zero(self, "damping")
-        require_batch(self.batch_size)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        squared = 2.0 * constants.gap / (constants.dim * constants.smoothness)
-        return cls(lr=math.sqrt((1.0 - cls.beta2) * squared))
-
-    @cached_property
-    def torch_method(self) -> TorchMethod:
-        options = {"lr": self.lr, "betas": (self.beta1, self.beta2), "eps": self.damping}
-        return TorchMethod(self.name, torch.optim.Adam, options, batch_size=self.batch_size)
-
-
-# ------------------------------------------------------------------------------------------------
-# Preconditioned SGLD: Chunyuan Li, Changyou Chen, David Carlson, Lawrence Carin, 2016
-# ------------------------------------------------------------------------------------------------
+# ---- Preconditioned SGLD: Chunyuan Li, Changyou Chen, David Carlson, Lawrence Carin, 2016 ----
 
 
 @dataclass(kw_only=True)
-class PSGLDState(SeededState):
+class PreconditionedState(SeededState):
     """The running mean of squared gradients."""
 
     mean_square: Tensor
 
 
 @dataclass(frozen=True)
-class PSGLD(GradientMethod):
+class PreconditionedSGLD(GradientMethod):
     r"""Langevin dynamics with the preconditioner of RMSprop.
 
     .. math:: x_{k+1} = x_k - \mathrm{lr}\, P_k G(x_k) + (2\, \mathrm{lr}\, P_k)^{1/2} \sigma z_k,
@@ -266,15 +55,6 @@ class PSGLD(GradientMethod):
     batch_size: int | None = None
 
     name: ClassVar[str] = "psgld"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "lr": (1e-5, 1e-1),
-        "sigma": (1e-5, 1e-1),
-        "damping": (1e-5, 1.0),
-    }
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr, sigma: stable steps and a stationary mean of |grad f|^2 below eps^2; no finite-time "
-        "theorem is known",
-    )
 
     def __post_init__(self) -> None:
         require_positive(self, "lr", "damping")
@@ -282,16 +62,14 @@ class PSGLD(GradientMethod):
         require(0.0 <= self.memory < 1.0, "memory", self.memory, "0 <= memory < 1")
         require_batch(self.batch_size)
 
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        # Under exp(-f / sigma^2) the mean of |grad f|^2 is sigma^2 times that of the Laplacian.
-        sigma = constants.eps / math.sqrt(2.0 * constants.smoothness * constants.dim)
-        return cls(lr=cls.damping / constants.smoothness, sigma=sigma)
+    def __repr__(self) -> str:
+        # The method's published name, by which checkpoints know it.
+        return f"PSGLD({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in fields(self))})"
 
-    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PSGLDState:
-        return PSGLDState(x=x0.clone(), seed=seed, mean_square=torch.zeros_like(x0))
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PreconditionedState:
+        return PreconditionedState(x=x0.clone(), seed=seed, mean_square=torch.zeros_like(x0))
 
-    def step(self, oracle: Oracle, state: PSGLDState) -> PSGLDState:
+    def step(self, oracle: Oracle, state: PreconditionedState) -> PreconditionedState:
         grad = self._gradient(oracle, state)
         state.mean_square = self.memory * state.mean_square + (1.0 - self.memory) * grad**2
         rate = self.lr / (self.damping + state.mean_square.sqrt())
@@ -301,25 +79,134 @@ class PSGLD(GradientMethod):
         return state
 
 
-# ------------------------------------------------------------------------------------------------
-# L-BFGS: Jorge Nocedal, 1980
-# ------------------------------------------------------------------------------------------------
+# ---- Perturbed accelerated descent: Chi Jin, Praneeth Netrapalli, Michael Jordan, 2018 ----
+
+
+@dataclass(kw_only=True)
+class PerturbedAGDState(SeededState):
+    """Momentum, and the last kick of each replica: its step, and point and energy before it."""
+
+    momentum: Tensor  # (R, d)
+    kicked_at: Tensor  # (R,)
+    anchor: Tensor  # (R, d)
+    anchor_energy: Tensor  # (R,)
 
 
 @dataclass(frozen=True)
-class LBFGS(lbfgs.LBFGS, Rival):
-    __doc__ = lbfgs.LBFGS.__doc__
+class PerturbedAGD:
+    r"""Nesterov's momentum, kicks where the gradient is small, and negative curvature put to use.
 
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {"scale": (1e-3, 1e1)}
-    unverified: ClassVar[tuple[str, ...]] = ("scale: nothing is proved about saddles",)
+    .. math:: y_k = x_k + (1 - \theta) v_k, \qquad
+              x_{k+1} = y_k - \mathrm{lr}\, \nabla f(y_k), \qquad v_{k+1} = x_{k+1} - x_k
 
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(scale=1.0 / constants.smoothness)
+    Where f between x and y is too concave,
+    :math:`f(x) < f(y) + \nabla f(y)^\top (x - y) - \tfrac{c}{2} \|x - y\|^2`, the momentum is
+    dropped, after moving by :math:`\pm s\, v / \|v\|` to the lower side if :math:`\|v\| < s`. The
+    energy :math:`f(x) + \|v\|^2 / (2\, \mathrm{lr})` then never rises but by kicks.
+
+    Algorithm 2 of Jin, Netrapalli and Jordan (2018), with Algorithm 3 for the curvature; differs
+    from it in the strict < above (with <= it would hold at v = 0 and stop all motion), and in an
+    optional way to end: the paper lets it run.
+
+    Args:
+        lr: step size.
+        theta: 1 - theta is the momentum.
+        concavity: c.
+        side_step: s.
+        radius: of the ball of kicks.
+        grad_threshold: eps, where kicks are due.
+        wait: least number of steps between kicks, rounded up.
+        min_drop: return the point before a kick if the energy has fallen by less in `wait` steps;
+            None never returns.
+
+    References:
+        C. Jin, P. Netrapalli, M. Jordan: Accelerated gradient descent escapes saddle points faster
+        than gradient descent. COLT 2018.
+    """
+
+    lr: float = 2.5e-2
+    theta: float = 1e-1
+    concavity: float = 1e-1
+    side_step: float = 1e-2
+    radius: float = 1e-2
+    grad_threshold: float = 1e-3
+    wait: float = 50.0
+    min_drop: float | None = None
+
+    name: ClassVar[str] = "perturbed-agd"
+    needs: ClassVar[frozenset[str]] = frozenset({"grad", "value"})
+    is_batched: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(self, "lr", "radius", "wait")
+        require(0.0 < self.theta <= 1.0, "theta", self.theta, "0 < theta <= 1")
+        require_at_least_zero(self, "concavity", "side_step", "grad_threshold")
+        if self.min_drop is not None:
+            require_at_least_zero(self, "min_drop")
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PerturbedAGDState:
+        rows = x0.shape[:-1]
+        return PerturbedAGDState(
+            x=x0.clone(),
+            finished=torch.zeros(rows, dtype=torch.bool),
+            seed=seed,
+            momentum=torch.zeros_like(x0),
+            kicked_at=torch.full(rows, -math.ceil(self.wait) - 1),
+            anchor=x0.clone(),
+            anchor_energy=x0.new_full(rows, math.inf),
+        )
+
+    def step(self, oracle: Oracle, state: PerturbedAGDState) -> PerturbedAGDState:
+        age, wait = state.step - state.kicked_at, math.ceil(self.wait)
+        value, size = _value_and_norm(oracle, state.x, age > wait)
+        energy = value + norm(state.momentum) ** 2 / (2.0 * self.lr)
+        is_in_vain = torch.zeros_like(age, dtype=torch.bool)
+        if self.min_drop is not None:
+            is_in_vain = (age == wait) & (energy - state.anchor_energy > -self.min_drop)
+        x = state.x
+        is_kicked = (age > wait) & (size <= self.grad_threshold)
+        if bool(is_kicked.any()):
+            state.anchor = pick(is_kicked, x, state.anchor)
+            state.anchor_energy = torch.where(is_kicked, energy, state.anchor_energy)
+            state.kicked_at = torch.where(is_kicked, state.step, state.kicked_at)
+            x = pick(is_kicked, x + self.radius * unit_ball(state.seed, state.step, x), x)
+            value[is_kicked] = oracle.rows(is_kicked).value(x[is_kicked])
+
+        ahead = x + (1.0 - self.theta) * state.momentum
+        value_ahead, grad = oracle.value_and_grad(ahead)
+        gap = x - ahead
+        chord = value_ahead + (grad * gap).sum(-1) - 0.5 * self.concavity * norm(gap) ** 2
+        is_concave = (value < chord) & (norm(state.momentum) > 0)
+        moved = ahead - self.lr * grad
+        momentum = moved - x
+        if bool(is_concave.any()):
+            momentum = pick(is_concave, torch.zeros_like(x), momentum)
+            moved = pick(is_concave, x, moved)
+            is_slow = is_concave & (norm(state.momentum) < self.side_step)
+            if bool(is_slow.any()):
+                sides = oracle.rows(is_slow)
+                moved[is_slow] = self._lower_side(sides, x[is_slow], state.momentum[is_slow])
+        state.x = pick(is_in_vain, state.anchor, moved)
+        state.momentum = momentum
+        state.finished = is_in_vain
+        state.message = "a kick did not lower the energy" if bool(is_in_vain.any()) else ""
+        state.step += 1
+        return state
+
+    def _lower_side(self, oracle: Oracle, x: Tensor, momentum: Tensor) -> Tensor:
+        shift = self.side_step * momentum / norm(momentum)[..., None]
+        is_ahead = oracle.value(x + shift) <= oracle.value(x - shift)
+        return pick(is_ahead, x + shift, x - shift)
 
 
-METHODS: dict[str, type[Rival]] = {
-    **{kind.name: kind for kind in (GD, SGD, PSGLD, Adagrad, Adam, PerturbedAGD)},
-    "lbfgs": LBFGS,
-    **{kind.name: kind for kind in (TrustKrylov, TrustExact)},
-}
+def _value_and_norm(oracle: Oracle, x: Tensor, wants_norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Values at x, and gradient norms of the rows that want them, which alone pay for gradients."""
+    value = x.new_full(x.shape[:-1], math.nan)
+    size = torch.full_like(value, math.nan)
+    if bool(wants_norm.any()):
+        value[wants_norm], grad = oracle.rows(wants_norm).value_and_grad(x[wants_norm])
+        size[wants_norm] = norm(grad)
+    rest = ~wants_norm
+    if bool(rest.any()):
+        value[rest] = oracle.rows(rest).value(x[rest])
+    return value, size

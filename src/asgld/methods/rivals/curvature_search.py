@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from asgld._require import require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
-from asgld.methods.rivals.shared import Rival, SeededState, require, require_positive
+from asgld.methods.base import SeededState
+from asgld.methods.rivals.shared import require_probability
 from asgld.oracle import Oracle
 
 # What a method says that finishes by itself.
 SECOND_ORDER = "the gradient and the curvature meet the tolerances"
 
 
-class CurvatureMethod(Rival):
+class CurvatureMethod(ABC):
     """One replica at a time; where f is not finite the loop keeps the point before the step."""
 
     is_batched: ClassVar[bool] = False
@@ -47,7 +49,7 @@ class HessianVectorMethod(CurvatureMethod):
 
     def __post_init__(self) -> None:
         require_positive(self, "hessian_lipschitz", "eps")
-        require(0.0 < self.failure < 1.0, "failure", self.failure, "a probability in (0, 1)")
+        require_probability("failure", self.failure)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
         return SeededState(x=x0.clone(), seed=seed)

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import normals
-from asgld.methods.rivals.neon import Neon
+from asgld._require import require, require_at_least_zero, require_positive
+from asgld.methods.base import SeededState, normals
 from asgld.methods.rivals.shared import (
-    Constants,
     GradientMethod,
-    Rival,
-    SeededState,
     norm,
     pick,
-    require,
-    require_at_least_zero,
     require_batch,
-    require_positive,
     unit_ball,
     unit_sphere,
 )
 from asgld.oracle import Oracle
 
-# ------------------------------------------------------------------------------------------------
-# Noisy stochastic gradient: Rong Ge, Furong Huang, Chi Jin, Yang Yuan, 2015
-# ------------------------------------------------------------------------------------------------
+# ---- Noisy stochastic gradient: Rong Ge, Furong Huang, Chi Jin, Yang Yuan, 2015 ----
 
 
 @dataclass(frozen=True)
@@ -63,14 +55,6 @@ class NoisySGD(GradientMethod):
     batch_size: int | None = None
 
     name: ClassVar[str] = "noisy-sgd"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "lr": (1e-4, 1.0),
-        "noise": (1e-3, 1.0),
-        "burn_in": (1e2, 1e4),
-    }
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr: the theorem gives the order O~(eps^2) below an unspecified power of 1/d",
-    )
 
     def __post_init__(self) -> None:
         require_positive(self, "lr")
@@ -78,12 +62,6 @@ class NoisySGD(GradientMethod):
         if self.burn_in is not None:
             require_positive(self, "burn_in")
         require_batch(self.batch_size)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        # Descent lemma: |grad f|^2 is at most 2 gap / (lr T) + lr M on average; eps^2 / 2 each.
-        smoothness, eps = constants.smoothness, constants.eps
-        return cls(lr=min(1.0 / smoothness, 0.5 * eps**2 / smoothness), noise=1.0)
 
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
         grad, lr = self._gradient(oracle, state), self.lr
@@ -96,10 +74,8 @@ class NoisySGD(GradientMethod):
         return state
 
 
-# ------------------------------------------------------------------------------------------------
-# Perturbed gradient descent: Chi Jin, Rong Ge, Praneeth Netrapalli, Sham Kakade, Michael Jordan,
-# 2017
-# ------------------------------------------------------------------------------------------------
+# ---- Perturbed gradient descent: Chi Jin, Rong Ge, Praneeth Netrapalli, Sham Kakade, Michael
+#      Jordan, 2017 ----
 
 
 @dataclass(kw_only=True)
@@ -112,7 +88,7 @@ class PerturbedState(SeededState):
 
 
 @dataclass(frozen=True)
-class PerturbedGD(Rival):
+class PerturbedGD:
     r"""Gradient descent that is kicked where the gradient is small, and stops if that was in vain.
 
     .. math:: x_{k+1} = x_k + \xi_k - \mathrm{lr}\, \nabla f(x_k + \xi_k), \qquad
@@ -122,8 +98,7 @@ class PerturbedGD(Rival):
     If f has not fallen by f_thres when t_thres steps have passed since a kick, the point before the
     kick is returned.
 
-    Algorithm 2 of Jin et al. (2017), with no difference but that curvature gamma is a constant of
-    its own in `theory`, where the paper has (rho eps)^(1/2). f(x) is a by-product of the gradient.
+    Algorithm 2 of Jin et al. (2017). f(x) is a by-product of the gradient.
 
     Args:
         lr: step size.
@@ -131,11 +106,6 @@ class PerturbedGD(Rival):
         grad_threshold: g_thres.
         value_threshold: f_thres.
         wait: t_thres, rounded up.
-
-    >>> PerturbedGD.theory(
-    ...     smoothness=10, hessian_lipschitz=1, eps=1e-2, gamma=0.1, dim=100, gap=1
-    ... ).lr
-    0.1
 
     References:
         C. Jin, R. Ge, P. Netrapalli, S. Kakade, M. Jordan: How to escape saddle points efficiently.
@@ -149,35 +119,12 @@ class PerturbedGD(Rival):
     wait: float = 100.0
 
     name: ClassVar[str] = "perturbed-gd"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "lr": (1e-3, 1.0),
-        "radius": (1e-4, 1e-1),
-        "wait": (3e1, 1e3),
-    }
-    unverified: ClassVar[tuple[str, ...]] = (
-        "c: the theorem holds below an unspecified absolute constant; here c = 1",
-    )
+    needs: ClassVar[frozenset[str]] = frozenset({"grad", "value"})
+    is_batched: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive(self, "lr", "radius", "wait")
         require_at_least_zero(self, "grad_threshold", "value_threshold")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        k = constants
-        log = math.log(k.dim * k.smoothness * k.gap / (k.eps**2 * k.failure))
-        chi = 3.0 * max(log, 4.0)
-        return cls(
-            lr=1.0 / k.smoothness,
-            radius=k.scale / (chi**2 * k.smoothness),
-            grad_threshold=min(k.scale / chi**2, k.eps),
-            value_threshold=k.gamma**3 / (k.hessian_lipschitz**2 * chi**3),
-            wait=math.ceil(chi * k.condition),
-        )
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"grad", "value"})
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PerturbedState:
         rows = x0.shape[:-1]
@@ -211,9 +158,7 @@ class PerturbedGD(Rival):
         return state
 
 
-# ------------------------------------------------------------------------------------------------
-# Saddle-NGD: Kfir Levy, 2016
-# ------------------------------------------------------------------------------------------------
+# ---- Saddle-NGD: Kfir Levy, 2016 ----
 
 
 @dataclass(frozen=True)
@@ -251,29 +196,12 @@ class SaddleNGD(GradientMethod):
     batch_size: int | None = None
 
     name: ClassVar[str] = "saddle-ngd"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "lr": (1e-3, 1.0),
-        "noise": (1e-1, 1e1),
-        "period": (3.0, 1e2),
-        "lr_decay": (1e-1, 1.0),
-    }
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr, period, noise: the orders 1/d^2, lr^(-1/2) and lr are all that is known of them",
-    )
 
     def __post_init__(self) -> None:
         require_positive(self, "lr", "period")
         require_at_least_zero(self, "noise", "lr_decay")
         require(self.law in ("sphere", "gaussian"), "law", self.law, "'sphere' or 'gaussian'")
         require_batch(self.batch_size)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        # The last jumps, of length lr, may leave a gradient of M lr / 2. Lengths are measured in
-        # gamma / rho, where the quadratic model of a saddle ends.
-        length = constants.gamma / constants.hessian_lipschitz
-        lr = min(2.0 * constants.eps / constants.smoothness, length / constants.dim**2)
-        return cls(lr=lr, period=math.ceil(math.sqrt(length / lr)), noise=1.0)
 
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
         x, lr = state.x, self.lr * (1.0 + state.step) ** -self.lr_decay
@@ -289,8 +217,3 @@ class SaddleNGD(GradientMethod):
         if self.law == "sphere":
             return unit_sphere(state.seed, state.step, x)
         return normals(state.seed, state.step, x) / math.sqrt(x.shape[-1])
-
-
-METHODS: dict[str, type[Rival]] = {
-    kind.name: kind for kind in (NoisySGD, PerturbedGD, SaddleNGD, Neon)
-}

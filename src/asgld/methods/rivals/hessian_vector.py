@@ -21,14 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from asgld._require import require, require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
-from asgld.methods.base import normals
+from asgld.methods.base import SeededState, normals
 from asgld.methods.rivals.curvature_search import (
     SECOND_ORDER,
     HessianVectorMethod,
@@ -36,19 +37,11 @@ from asgld.methods.rivals.curvature_search import (
     hessian_at,
     lowest_curvature,
 )
-from asgld.methods.rivals.shared import (
-    Constants,
-    SeededState,
-    ball_penalty_slope,
-    require,
-    require_positive,
-)
+from asgld.methods.rivals.shared import ball_penalty_slope
 from asgld.methods.rivals.subproblem import Eigen, Solution, cubic_descent, cubic_exact
 from asgld.oracle import Oracle
 
-# ------------------------------------------------------------------------------------------------
-# FastCubic: Naman Agarwal, Zeyuan Allen-Zhu, Brian Bullins, Elad Hazan, Tengyu Ma, 2017
-# ------------------------------------------------------------------------------------------------
+# ---- FastCubic: Naman Agarwal, Zeyuan Allen-Zhu, Brian Bullins, Elad Hazan, Tengyu Ma, 2017 ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,26 +92,11 @@ class FastCubic(HessianVectorMethod):
     stop_constant: float = 2.4e6
 
     name: ClassVar[str] = "fast-cubic"
-    unverified: ClassVar[tuple[str, ...]] = (
-        "solve_tol: the published accuracy is out of reach of float64",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "hessian_lipschitz": (1e-2, 1e3),
-        "eps": (1e-4, 1e-1),
-        "solve_tol": (1e-8, 1e-1),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "stop_constant")
         require(0.0 < self.solve_tol < 1.0, "solve_tol", self.solve_tol, "a number in (0, 1)")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        """The published settings; of eps and gamma^2 / rho the stricter counts."""
-        rho, eps = constants.hessian_lipschitz, min(constants.eps, constants.scale)
-        num_steps = 1.0 + constants.gap * 2.4e6 * math.sqrt(rho / eps**3)
-        return cls(hessian_lipschitz=rho, eps=eps, failure=constants.failure / num_steps)
 
     def _advance(self, oracle: Oracle, state: SeededState) -> SeededState:
         solution = self.minimize_model(oracle, state)
@@ -182,9 +160,7 @@ def _minimize_in_span(
     return replace(inner, step=basis @ inner.step, mirror=None, num_hvp=hessian.num_hvp)
 
 
-# ------------------------------------------------------------------------------------------------
-# Accelerated descent: Yair Carmon, John Duchi, Oliver Hinder, Aaron Sidford, 2018
-# ------------------------------------------------------------------------------------------------
+# ---- Accelerated descent: Yair Carmon, John Duchi, Oliver Hinder, Aaron Sidford, 2018 ----
 
 
 @dataclass(kw_only=True)
@@ -232,35 +208,12 @@ class CarmonAccelerated(HessianVectorMethod):
     gamma: float | None = None
 
     name: ClassVar[str] = "carmon-accelerated"
-    unverified: ClassVar[tuple[str, ...]] = (
-        "failure: the number of searches that share it was not checked against the paper",
-        "eps: nor was the accuracy of the proximal problems, eps / 2 sqrt(3 gamma / 50 L)",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "smoothness": (1e-1, 1e3),
-        "hessian_lipschitz": (1e-2, 1e3),
-        "eps": (1e-4, 1e-1),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "smoothness")
         if self.gamma is not None:
             require_positive(self, "gamma")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        """The published settings, with the failure shared among all searches."""
-        rho, eps, gamma = constants.hessian_lipschitz, constants.eps, constants.gamma
-        num_moves = constants.gap * 12.0 * rho**2 / gamma**3
-        num_phases = constants.gap * math.sqrt(10.0) * rho / (gamma * eps)
-        return cls(
-            smoothness=constants.smoothness,
-            hessian_lipschitz=rho,
-            eps=eps,
-            gamma=gamma,
-            failure=constants.failure / (1.0 + num_moves + num_phases),
-        )
 
     @property
     def curvature_tol(self) -> float:
@@ -315,9 +268,7 @@ class CarmonAccelerated(HessianVectorMethod):
         return replace(state, x=x, center=center, previous=point)
 
 
-# ------------------------------------------------------------------------------------------------
-# Cubic steps by gradient descent: Yair Carmon, John Duchi, 2019
-# ------------------------------------------------------------------------------------------------
+# ---- Cubic steps by gradient descent: Yair Carmon, John Duchi, 2019 ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,34 +310,12 @@ class CarmonCubic(HessianVectorMethod):
     inner_steps: int | None = None
 
     name: ClassVar[str] = "carmon-cubic"
-    unverified: ClassVar[tuple[str, ...]] = (
-        "perturbation: right in its units; the constant was not checked against the paper",
-        "inner_steps: right up to a constant factor",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "smoothness": (1e-1, 1e3),
-        "hessian_lipschitz": (1e-2, 1e3),
-        "eps": (1e-4, 1e-1),
-        "decrease": (1e-3, 1.0),
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "smoothness", "decrease", "perturbation")
         steps = self.inner_steps
         require(steps is None or steps >= 1, "inner_steps", steps, "at least 1, or None")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        """The published settings; of eps and gamma^2 / rho the stricter counts."""
-        rho, eps = constants.hessian_lipschitz, min(constants.eps, constants.scale)
-        num_steps = 1.0 + constants.gap * 100.0 * math.sqrt(rho / eps**3)
-        return cls(
-            smoothness=constants.smoothness,
-            hessian_lipschitz=rho,
-            eps=eps,
-            failure=constants.failure / num_steps,
-        )
 
     def _advance(self, oracle: Oracle, state: SeededState) -> SeededState:
         x, rho, dim = state.x, self.hessian_lipschitz, oracle.dim
@@ -421,8 +350,3 @@ class CarmonCubic(HessianVectorMethod):
             tolerance=self.eps / 2.0,
         )
         return replace(state, x=x + last.step, finished=True, message=SECOND_ORDER)
-
-
-METHODS: dict[str, type[HessianVectorMethod]] = {
-    kind.name: kind for kind in (FastCubic, CarmonAccelerated, CarmonCubic)
-}

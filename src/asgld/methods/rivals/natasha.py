@@ -1,39 +1,28 @@
-"""Natasha2: stochastic gradients and Hessian-vector products, by turns."""
+"""Natasha2 (Zeyuan Allen-Zhu, 2018): stochastic gradients and Hessian products, by turns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import batch_indices, normals
-from asgld.methods.rivals.shared import (
-    Constants,
-    Rival,
-    SeededState,
-    ball_penalty_slope,
+from asgld._require import (
     require,
+    require_at_least,
     require_at_least_zero,
-    require_batch,
     require_positive,
-    unit_sphere,
 )
+from asgld.methods.base import SeededState, batch_indices, normals
+from asgld.methods.rivals.shared import ball_penalty_slope, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Streams of normals: start of Oja's method, sign of a kick, choice of an iterate, of a pair.
 _OJA_STREAM, _SIGN_STREAM, _ITERATE_STREAM, _PAIR_STREAM = 1, 2, 3, 4
 # Negative curvature counts as found below this share of -gamma.
 _FOUND = 2.0 / 3.0
-# Times the root of the published order of `oja_steps`: the lowest direction then gains a factor of
-# (d / failure)^2 in a run, so that a random iterate is aligned with it more often than not.
-_OJA_CONSTANT = 4.0
-
-# ------------------------------------------------------------------------------------------------
-# Natasha2: Zeyuan Allen-Zhu, 2018
-# ------------------------------------------------------------------------------------------------
 
 Phase = Literal["search", "epoch", "polish"]
 
@@ -65,7 +54,7 @@ class NatashaState(SeededState):
 
 
 @dataclass(frozen=True)
-class Natasha2(Rival):
+class Natasha2:
     r"""Kicks along negative curvature where Oja's method finds some, else epochs of Natasha1.5.
 
     .. math::
@@ -107,8 +96,6 @@ class Natasha2(Rival):
     and in asking f for the better side of a kick: kicks of random sign make a random walk, which
     crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
 
-    `theory` sets the constants that the paper leaves inside Theta(.) to 1, but for `oja_steps`.
-
     References:
         Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv 1708.08694.
     """
@@ -133,19 +120,6 @@ class Natasha2(Rival):
 
     name: ClassVar[str] = "natasha2"
     is_batched: ClassVar[bool] = False
-    unverified: ClassVar[tuple[str, ...]] = (
-        "lr, proximal, sub_epochs, epoch_batch, max_epochs: orders only, with constants 1",
-        "oja_steps: order only; the constant makes most random iterates good ones",
-        "oja_lr: public implementations disagree; here 1/sqrt(oja_steps) for (I - H/M)/2",
-        "polish_steps: taken as epoch_batch; the schedule of that SGD is a textbook one",
-        "the variance of a sample gradient, 1 unless given",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "smoothness": (1e-1, 1e2),
-        "radius": (1e-2, 1e1),
-        "oja_steps": (8.0, 200.0),
-        "sub_steps": (4.0, 64.0),
-    }
 
     def __post_init__(self) -> None:
         require_positive(self, "gamma", "radius", "smoothness")
@@ -156,72 +130,12 @@ class Natasha2(Rival):
             require_at_least_zero(self, "proximal")
         require_at_least_zero(self, "polish_steps")
         require_batch(self.batch_size)
-        sizes = ("epoch_batch", "sub_epochs", "sub_steps", "max_epochs")
-        for name in (*sizes, "oja_steps", "oja_batch", "oja_runs"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require_at_least(self, epoch_batch=1, sub_epochs=1, sub_steps=1, max_epochs=1)
+        require_at_least(self, oja_steps=1, oja_batch=1, oja_runs=1)
         for name, known in (("output", ("last", "random")), ("sign", ("lower", "random"))):
             require(getattr(self, name) in known, name, getattr(self, name), f"one of {known}")
         if self.polish_steps:
             require(self.proximal != 0.0, "proximal", self.proximal, "proximal > 0 to polish")
-
-    @classmethod
-    def theory(
-        cls,
-        *,
-        smoothness: float,
-        hessian_lipschitz: float,
-        eps: float,
-        gamma: float,
-        dim: int,
-        gap: float,
-        failure: float = 0.1,
-        variance: float = 1.0,
-    ) -> Self:
-        """Settings from proved constants; `variance` bounds that of a sample gradient."""
-        constants = Constants(smoothness, hessian_lipschitz, eps, gamma, dim, gap, failure)
-        return cls._proved(constants, variance)
-
-    @classmethod
-    def _proved(cls, constants: Constants, variance: float = 1.0) -> Self:
-        k, rho, smoothness = constants, constants.hessian_lipschitz, constants.smoothness
-        require(0.0 < variance < math.inf, "variance", variance, "a positive finite number")
-        # Larger gammas gain nothing, and would make the epochs' problem non-convex.
-        gamma = min(k.gamma, (variance * k.eps * rho**3 / smoothness**2) ** 0.25)
-        root = (variance * k.eps) ** (1.0 / 3.0)
-        if rho * root >= smoothness * gamma:
-            scale = proximal = rho * root / gamma
-        else:
-            scale = smoothness
-            proximal = max(
-                variance * k.eps * rho**3 / (smoothness**2 * gamma**3),
-                k.eps * smoothness / math.sqrt(variance),
-            )
-            proximal = min(max(proximal, gamma), smoothness)
-        batch = math.ceil(variance / k.eps**2)
-        parts = math.ceil((proximal**2 * batch / scale**2) ** (1.0 / 3.0))
-        log = math.log(k.dim / k.failure)
-        oja_steps = math.ceil((_OJA_CONSTANT * smoothness / gamma * max(1.0, log)) ** 2)
-        rate = 1.0 / math.sqrt(oja_steps)
-        return cls(
-            gamma=gamma,
-            radius=gamma / rho,
-            smoothness=smoothness,
-            lr=proximal / (parts**2 * scale**2),
-            proximal=proximal,
-            epoch_batch=batch,
-            batch_size=1,
-            sub_epochs=parts,
-            sub_steps=math.ceil(batch / parts),
-            oja_steps=oja_steps,
-            oja_batch=1,
-            # I + rate (I - H/M)/2 is a multiple of I - oja_lr H.
-            oja_lr=rate / ((2.0 + rate) * smoothness),
-            oja_runs=math.ceil(max(1.0, math.log(1.0 / k.failure))),
-            max_epochs=math.ceil(proximal * k.gap / (parts * k.eps**2)),
-            output="random",
-            sign="random",
-            polish_steps=batch,
-        )
 
     @property
     def needs(self) -> frozenset[str]:

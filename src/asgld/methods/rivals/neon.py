@@ -1,29 +1,17 @@
-"""Negative curvature from gradients alone: noise, pulled along differences of gradients."""
+"""NEON (Yi Xu, Rong Jin, Tianbao Yang, 2017): negative curvature from gradients alone."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import normals
-from asgld.methods.rivals.shared import (
-    Constants,
-    Rival,
-    SeededState,
-    draw_batch,
-    gradient,
-    gradient_needs,
-    norm,
-    pick,
-    require,
-    require_batch,
-    require_positive,
-    unit_sphere,
-)
+from asgld._require import require, require_positive
+from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals
+from asgld.methods.rivals.shared import norm, pick, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Signs of steps have a stream of normals of their own.
@@ -34,10 +22,6 @@ _START_SHARE = 1e-4
 _REACH_SHARE = 0.3
 # For the length of a search when nothing is said about failure.
 _FAILURE = 0.1
-
-# ------------------------------------------------------------------------------------------------
-# NEON: Yi Xu, Rong Jin, Tianbao Yang, 2017
-# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -53,7 +37,7 @@ class NeonState(SeededState):
 
 
 @dataclass(frozen=True)
-class Neon(Rival):
+class Neon:
     r"""Gradient descent; where the gradient is small, a search for negative curvature.
 
     .. math::
@@ -111,16 +95,7 @@ class Neon(Rival):
     batch_size: int | None = None
 
     name: ClassVar[str] = "neon"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "lr": (1e-3, 1.0),
-        "gamma": (1e-3, 1.0),
-        "hessian_lipschitz": (1e-1, 1e2),
-    }
-    unverified: ClassVar[tuple[str, ...]] = (
-        "radius, reach, value_threshold, max_search: orders only, with absolute constants set to 1",
-        "search_lr: 1/(32 M), small enough for the value test to prove curvature",
-        "momentum: the order of NEON+",
-    )
+    is_batched: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive(self, "lr", "grad_threshold", "gamma", "hessian_lipschitz")
@@ -132,26 +107,6 @@ class Neon(Rival):
         if self.test == "value":
             require_positive(self, "value_threshold")
         require_batch(self.batch_size)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        k = constants
-        log = math.log(k.dim * k.condition / k.failure)
-        search_lr = 1.0 / (32.0 * k.smoothness)
-        # How far from x the search is governed by the Hessian at x.
-        spread = math.sqrt(search_lr * k.smoothness) * k.gamma / (k.hessian_lipschitz * log)
-        return cls(
-            lr=1.0 / k.smoothness,
-            grad_threshold=k.eps,
-            gamma=k.gamma,
-            hessian_lipschitz=k.hessian_lipschitz,
-            search_lr=search_lr,
-            radius=spread / (k.condition * log),
-            reach=4.0 * spread,
-            max_search=math.ceil(log / (search_lr * k.gamma)),
-            test="value",
-            value_threshold=spread**2 * k.gamma / log,
-        )
 
     @property
     def needs(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ so its rule is applied outside.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from asgld._require import require, require_positive
 from asgld.methods.base import State
-from asgld.methods.rivals.shared import Constants, Rival, require, require_positive
 from asgld.oracle import Oracle
 
 Array = npt.NDArray[np.float64]
@@ -170,28 +170,20 @@ def _finite(answer: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _ScipyTrust(Rival):
+class _ScipyTrust(ABC):
     """Common part of the two methods."""
 
     radius: float = 1.0
     max_radius: float = 1000.0
     grad_tol: float = 1e-4
 
+    name: ClassVar[str]
     is_batched: ClassVar[bool] = False
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {"radius": (1e-2, 1e1)}
-    unverified: ClassVar[tuple[str, ...]] = (
-        "radius: where the quadratic model is trusted; no rate to a second-order point is proved",
-    )
 
     def __post_init__(self) -> None:
         require_positive(self, "radius", "max_radius", "grad_tol")
         allowed = f"<= max_radius={self.max_radius}"
         require(self.radius <= self.max_radius, "radius", self.radius, allowed)
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        reach = constants.gamma / constants.hessian_lipschitz
-        return cls(radius=min(reach, cls.max_radius), grad_tol=constants.eps)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TrustState:
         return _Point(x0.detach().numpy().copy()).state(self.radius, {})
@@ -257,9 +249,7 @@ class _ScipyTrust(Rival):
         """Whether the solver says that the step ends at the trust radius."""
 
 
-# ------------------------------------------------------------------------------------------------
-# trust-krylov: Felix Lenders, Christian Kirches, Andreas Potschka, 2018
-# ------------------------------------------------------------------------------------------------
+# ---- trust-krylov: Felix Lenders, Christian Kirches, Andreas Potschka, 2018 ----
 
 
 @dataclass(frozen=True)
@@ -299,9 +289,7 @@ class TrustKrylov(_ScipyTrust):
         return bool(np.linalg.norm(step) >= (1.0 - _TOLERANCE) * radius)
 
 
-# ------------------------------------------------------------------------------------------------
-# trust-exact: Jorge Moré, Danny Sorensen, 1983
-# ------------------------------------------------------------------------------------------------
+# ---- trust-exact: Jorge Moré, Danny Sorensen, 1983 ----
 
 
 @dataclass(frozen=True)

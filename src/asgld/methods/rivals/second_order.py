@@ -2,7 +2,6 @@
 
 One replica at a time. Both finish by themselves at a point with gradient norm at most eps and
 smallest curvature at least -gamma, which the factorization of the Hessian tells for nothing.
-:mod:`asgld.methods.rivals.natasha` holds the third method of this row group, the stochastic one.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from asgld.methods.base import normals
+from asgld._require import require, require_at_least, require_at_least_zero, require_positive
+from asgld.methods.base import SeededState, normals
 from asgld.methods.rivals.curvature_search import (
     SECOND_ORDER,
     CurvatureMethod,
@@ -24,15 +24,7 @@ from asgld.methods.rivals.curvature_search import (
     hessian_at,
     lowest_curvature,
 )
-from asgld.methods.rivals.natasha import Natasha2
-from asgld.methods.rivals.shared import (
-    Constants,
-    Rival,
-    SeededState,
-    require,
-    require_at_least_zero,
-    require_positive,
-)
+from asgld.methods.rivals.shared import require_probability
 from asgld.methods.rivals.subproblem import (
     Eigen,
     Solution,
@@ -69,9 +61,7 @@ def _eigen(oracle: Oracle, x: Tensor) -> Eigen:
     return Eigen.of(hessian)
 
 
-# ------------------------------------------------------------------------------------------------
-# Cubic regularization of Newton's method: Yurii Nesterov, Boris Polyak, 2006
-# ------------------------------------------------------------------------------------------------
+# ---- Cubic regularization of Newton's method: Yurii Nesterov, Boris Polyak, 2006 ----
 
 
 @dataclass(kw_only=True)
@@ -128,27 +118,14 @@ class CubicNewton(CurvatureMethod):
     gamma: float = 1e-3
 
     name: ClassVar[str] = "cubic-newton"
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "regularization": (1e-2, 1e2),
-        "min_regularization": (1e-8, 1.0),
-    }
 
     def __post_init__(self) -> None:
         require_positive(self, "regularization", "min_regularization")
         require_at_least_zero(self, "eps", "gamma")
         solvers = ("exact", "krylov")
         require(self.solver in solvers, "solver", self.solver, f"one of {solvers}")
-        require(0.0 < self.failure < 1.0, "failure", self.failure, "a probability in (0, 1)")
-        require(self.max_trials >= 1, "max_trials", self.max_trials, "at least 1")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        return cls(
-            regularization=constants.hessian_lipschitz,
-            is_adaptive=False,
-            eps=constants.eps,
-            gamma=constants.gamma,
-        )
+        require_probability("failure", self.failure)
+        require_at_least(self, max_trials=1)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -205,9 +182,7 @@ class CubicNewton(CurvatureMethod):
         return partial(cubic_krylov, gradient, hessian, probe=probe), lowest
 
 
-# ------------------------------------------------------------------------------------------------
-# TRACE: Frank Curtis, Daniel Robinson, Mohammadreza Samadi, 2017
-# ------------------------------------------------------------------------------------------------
+# ---- TRACE: Frank Curtis, Daniel Robinson, Mohammadreza Samadi, 2017 ----
 
 
 @dataclass(kw_only=True)
@@ -274,16 +249,6 @@ class Trace(CurvatureMethod):
 
     name: ClassVar[str] = "trace"
     needs: ClassVar[frozenset[str]] = frozenset({"value", "grad", "hessian"})
-    unverified: ClassVar[tuple[str, ...]] = (
-        "radius, max_radius: free in the paper; here gamma/rho and ten times that",
-        "min_ratio, max_ratio: free in the paper; here rho/100 and 100 rho",
-        "gamma: the second-order rate max(eps^(-3/2), gamma^(-3)) is quoted from memory",
-    )
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {
-        "radius": (1e-2, 1e1),
-        "acceptance": (1e-4, 0.5),
-        "min_ratio": (1e-4, 1.0),
-    }
 
     def __post_init__(self) -> None:
         require_positive(self, "radius", "max_radius", "min_ratio", "max_ratio")
@@ -297,18 +262,6 @@ class Trace(CurvatureMethod):
         for low, high in (("radius", "max_radius"), ("min_ratio", "max_ratio")):
             value, bound = getattr(self, low), getattr(self, high)
             require(value <= bound, low, value, f"at most {high}={bound!r}")
-
-    @classmethod
-    def _proved(cls, constants: Constants) -> Self:
-        rho, reach = constants.hessian_lipschitz, constants.gamma / constants.hessian_lipschitz
-        return cls(
-            radius=reach,
-            max_radius=10.0 * reach,
-            min_ratio=1e-2 * rho,
-            max_ratio=1e2 * rho,
-            eps=constants.eps,
-            gamma=constants.gamma,
-        )
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TraceState:
         return TraceState(
@@ -401,6 +354,3 @@ class Trace(CurvatureMethod):
                 return span
         # In the hard case the ratio jumps over the range.
         return shorter
-
-
-METHODS: dict[str, type[Rival]] = {kind.name: kind for kind in (Natasha2, CubicNewton, Trace)}

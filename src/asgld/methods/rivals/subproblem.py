@@ -38,6 +38,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from asgld._require import require
 from asgld.curvature.lanczos import overlap
 
 Hvp = Callable[[Tensor], Tensor]
@@ -437,5 +438,4 @@ def _cubic_decrease(gradient: Tensor, step: Tensor, image: Tensor, regularizatio
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name}={value!r}: need a positive finite number")
+    require(0.0 < value < math.inf, name, value, "a positive finite number")
