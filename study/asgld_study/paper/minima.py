@@ -17,7 +17,7 @@ import torch
 from asgld.problems import problem
 from asgld_study.chains import View, due_steps, follow, noisy
 from asgld_study.drawing import legend, log_log, panels, picture, plain, plot
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOG_D, LOGS, Checks, at_most, claim
 from asgld_study.page import DataTable, Row
 from asgld_study.statistics import Estimate, crossing_slope
@@ -114,8 +114,10 @@ def samples_of(steps: float, theta: float) -> float:
     return float(((steps + 1.0) ** (1.0 + theta) - 1.0) / (1.0 + theta))
 
 
+@experiment("minima", "From a saddle to a minimum")
 def minima_tasks(size: Size) -> list[Task]:
-    """Dimensions at both scalings of the noise; limits as the slowest of the laws needs."""
+    """How many steps and samples to a second-order point, in d and in eps?"""
+    # Dimensions at both scalings of the noise; limits as the slowest of the laws needs.
     dims = {"tiny": (4, 8), "reduced": (4, 8, 16, 32), "full": (4, 8, 16, 32, 64)}[size.name]
     return [
         task(measure_minima, label=label, dim=dim, noise=noise, replicas=size.chains,
@@ -126,26 +128,16 @@ def minima_tasks(size: Size) -> list[Task]:
     ]  # fmt: skip
 
 
-EXPERIMENTS = (
-    Experiment(
-        "minima",
-        "From a saddle to a minimum",
-        "How many steps and samples to a second-order point, in d and in eps?",
-        minima_tasks,
-    ),
-)
+EXPERIMENTS = (minima_tasks,)
 
 
-@claim(
-    "E8",
-    "To a minimum: log d / eps^4 (ASGLD, ASG), log d / eps^2 (AGLD, and ASGLD with B = k).",
-    "Theorem 4",
-    "minima",
-    note="At fixed noise per coordinate the steps grow like d at alpha = 0 and like d^2 at "
-    "alpha = 1; free of d if sigma^2 and C shrink like 1/d.",
-    item="Theorem 4",
-)
+@claim("E8", "Theorem 4", "minima", item="Theorem 4")
 def e8(o: Outcomes) -> Checks:
+    """To a minimum: log d / eps^4 (ASGLD, ASG), log d / eps^2 (AGLD, and ASGLD with B = k).
+
+    At fixed noise per coordinate the steps grow like d at alpha = 0 and like d^2 at alpha = 1; free
+    of d if sigma^2 and C shrink like 1/d.
+    """
     powers = {"AGLD (0, 1)": 2.0, "ASGLD (1, 1)": 4.0, "ASG (1)": 4.0, "ASGLD (0, 1), B = k": 2.0}
     for label, power in powers.items():
         yield at_most(f"{label}: exponent of 1/eps", eps_power(o, label), power * LOGS)
@@ -181,15 +173,15 @@ def dim_growth(o: Outcomes, label: str, noise: str) -> tuple[int, int, Estimate]
     return small["dim"], large["dim"], grown
 
 
-@picture(
-    "minima",
-    "minima",
-    "Steps to a minimum",
-    "Slopes are exponents. With noise fixed per coordinate the steps grow with d; with the "
-    "total fixed they need not.",
-    "Three panels of steps against accuracy and against dimension, one line per method.",
-)
+@picture("minima")
 def steps_to_a_minimum(o: Outcomes) -> Any:
+    """Steps to a minimum
+
+    Slopes are exponents. With noise fixed per coordinate the steps grow with d; with the total
+    fixed they need not.
+
+    Three panels of steps against accuracy and against dimension, one line per method.
+    """
     figure, axes = panels(1, 3, 3.2, sharey=True)
     for i, label in enumerate(dict.fromkeys(v["label"] for v in o["minima"].values)):
         eps = accuracies(label)
