@@ -7,7 +7,6 @@ vision, and every color comes with a marker or a line style of its own.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from asgld.run.files import as_bytes
 from asgld.theory.plots import COLORS
-from asgld_study.engine import Outcomes
+from asgld_study.engine import Outcomes, of_topic, paragraphs
 
 INK, GRAY = "#1a1c23", "#8a8f9c"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -81,27 +80,23 @@ class Picture:
             return drawn
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The name of `draw` in its module stands for the picture, so another process looks there.
-        return _picture_of, (self.draw.__module__, self.name)
-
-
-def _picture_of(module: str, name: str) -> Picture:
-    pictures: Sequence[Picture] = importlib.import_module(module).PICTURES
-    return next(picture for picture in pictures if picture.name == name)
+        return of_topic, (self.draw.__module__, "PICTURES", self.name)
 
 
 def picture(
-    name: str,
-    experiment: str,
-    title: str,
-    caption: str,
-    alt: str,
-    *,
-    also: tuple[str, ...] = (),
-    paper: bool = False,
+    name: str, experiment: str = "", *, also: tuple[str, ...] = (), paper: bool = False
 ) -> Callable[[Callable[[Outcomes], Any]], Picture]:
-    """Turn the function that draws a picture into the picture; see :class:`Picture`."""
-    return lambda draw: Picture(name, experiment, title, caption, alt, draw, also, paper)
+    """Turn the function that draws a picture into the picture; see :class:`Picture`.
+
+    The docstring of the function has the title, the caption and the text for those who do not see
+    the picture, a paragraph each. The experiment has the name of the picture, unless it is given.
+    """
+
+    def made(draw: Callable[[Outcomes], Any]) -> Picture:
+        title, caption, alt = paragraphs(draw)
+        return Picture(name, experiment or name, title, caption, alt, draw, also, paper)
+
+    return made
 
 
 # ------------------------------------------------------------------------------------ panels

@@ -347,6 +347,28 @@ class Experiment:
     question: str
     tasks: Callable[[Size], list[Task]]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return of_topic, (self.tasks.__module__, "EXPERIMENTS", self.name)
+
+
+def experiment(name: str, title: str) -> Callable[[Callable[[Size], list[Task]]], Experiment]:
+    """Turn the function that lists the tasks into the experiment; its docstring is the question."""
+    return lambda tasks: Experiment(name, title, paragraphs(tasks)[0], tasks)
+
+
+def paragraphs(function: Callable[..., Any]) -> list[str]:
+    """The docstring of a function, each paragraph as one line."""
+    return [" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n")]
+
+
+def of_topic(module: str, kind: str, name: str) -> Any:
+    """A part of a topic by its name, for other processes.
+
+    A decorated function cannot travel: its name stands for the part that it was turned into.
+    """
+    parts = getattr(importlib.import_module(module), kind)
+    return next(part for part in parts if part.name == name)
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgld.theory.published import VERDICTS
-from asgld_study.engine import Outcomes
+from asgld_study.engine import Outcomes, paragraphs
 
 # How far a number may be from what a claim says before the claim is held to be wrong.
 #
@@ -118,10 +118,18 @@ class Claim:
 
 
 def claim(
-    name: str, says: str, where: str, *experiments: str, note: str = "", item: str = ""
+    name: str, where: str, *experiments: str, item: str = ""
 ) -> Callable[[Callable[[Outcomes], Checks]], Claim]:
-    """Turn the function that checks a claim into the claim; see :class:`Claim`."""
-    return lambda checks: Claim(name, says, where, experiments, checks, note, item)
+    """Turn the function that checks a claim into the claim; see :class:`Claim`.
+
+    The docstring of the function says the claim, and in a second paragraph what is true instead.
+    """
+
+    def made(checks: Callable[[Outcomes], Checks]) -> Claim:
+        says, *note = paragraphs(checks)
+        return Claim(name, says, where, experiments, checks, " ".join(note), item)
+
+    return made
 
 
 @dataclass(frozen=True)

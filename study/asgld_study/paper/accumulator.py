@@ -16,7 +16,7 @@ import torch
 
 from asgld_study.chains import View, due_steps, follow, noisy
 from asgld_study.drawing import INK, legend, panels, picture, plot
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import SLACK, Checks, between, claim
 from asgld_study.landscapes import LANDSCAPES, start
 from asgld_study.statistics import scaled, slope
@@ -82,7 +82,9 @@ def measure_powers(label: str, delta: float, *, steps: int, replicas: int) -> di
     }
 
 
+@experiment("accumulator", "Powers of the accumulator")
 def power_tasks(size: Size) -> list[Task]:
+    """Does D grow like k, and do sums of its powers behave as Lemma 2 says?"""
     return [
         task(measure_powers, label=label, delta=delta, steps=size.steps, replicas=size.chains)
         for label in ("ASGLD (1, 1)", "AGLD (0, 1)")
@@ -90,26 +92,16 @@ def power_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        "accumulator",
-        "Powers of the accumulator",
-        "Does D grow like k, and do sums of its powers behave as Lemma 2 says?",
-        power_tasks,
-    ),
-)
+EXPERIMENTS = (power_tasks,)
 
 
-@claim(
-    "L1",
-    "E D_k^-phi is of order k^-phi.",
-    "Lemma 1",
-    "accumulator",
-    note="Only once delta k exceeds what the gradients feed; with a tiny delta and full gradients "
-    "D grows like k^(1/(1 + tau)), tau = beta - alpha/2.",
-    item="Lemma 1",
-)
+@claim("L1", "Lemma 1", "accumulator", item="Lemma 1")
 def l1(o: Outcomes) -> Checks:
+    """E D_k^-phi is of order k^-phi.
+
+    Only once delta k exceeds what the gradients feed; with a tiny delta and full gradients D grows
+    like k^(1/(1 + tau)), tau = beta - alpha/2.
+    """
     for label, delta in (("ASGLD (1, 1)", 0.1), ("AGLD (0, 1)", 0.1), ("AGLD (0, 1)", 1e-8)):
         powers = o["accumulator"].one(label=label, delta=delta)["powers"]
         for phi in (0.5, 1.0, 2.0):
@@ -118,15 +110,12 @@ def l1(o: Outcomes) -> Checks:
             yield between(says, scaled(powers[str(phi)], -1.0), least, most, core=delta == 0.1)
 
 
-@claim(
-    "L2",
-    "The sum of Tr D_j^-phi over j < k is of order d k^(1 - phi) for all phi but 0 and 1.",
-    "Lemma 2",
-    "accumulator",
-    note="For phi > 1 the sum tends to a positive constant.",
-    item="Lemma 2",
-)
+@claim("L2", "Lemma 2", "accumulator", item="Lemma 2")
 def l2(o: Outcomes) -> Checks:
+    """The sum of Tr D_j^-phi over j < k is of order d k^(1 - phi) for all phi but 0 and 1.
+
+    For phi > 1 the sum tends to a positive constant.
+    """
     sums = o["accumulator"].one(label="ASGLD (1, 1)", delta=0.1)["sums"]
     for phi in (0.5, 1.5, 2.0):
         says = f"exponent of the sum of Tr D^-{phi:g}"
@@ -136,15 +125,15 @@ def l2(o: Outcomes) -> Checks:
 CLAIMS = (l1, l2)
 
 
-@picture(
-    "accumulator",
-    "accumulator",
-    "Powers of D and their sums",
-    "Points on the solid line agree with the lemma. On the right, points above the solid line "
-    "for phi > 1 show sums that do not vanish.",
-    "Two panels of measured exponents against phi with the lemmas' lines.",
-)
+@picture("accumulator")
 def powers_of_d(o: Outcomes) -> Any:
+    """Powers of D and their sums
+
+    Points on the solid line agree with the lemma. On the right, points above the solid line for phi
+    > 1 show sums that do not vanish.
+
+    Two panels of measured exponents against phi with the lemmas' lines.
+    """
     figure, axes = panels(1, 2, 3.0)
     left, right = axes[0]
     for i, value in enumerate(o["accumulator"].values):

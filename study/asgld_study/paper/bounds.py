@@ -17,7 +17,7 @@ from asgld.theory import Accumulators
 from asgld.theory import terms as terms_of
 from asgld_study.chains import View, due_steps
 from asgld_study.drawing import INK, curve, legend, log_log, outer, panels, picture
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import Checks, Claim, at_most
 from asgld_study.landscapes import LANDSCAPES
 from asgld_study.paper.accumulator import KINDS, LR, follow_kind
@@ -65,7 +65,9 @@ def measure_terms(
     return value
 
 
+@experiment("terms", "The three terms of Theorem 1")
 def term_tasks(size: Size) -> list[Task]:
+    """Does I1 + I2 + I3 bound the squared gradient?"""
     cases = [
         (label, "waves", dim)
         for label in ("ASGLD (1, 1)", "AGLD (0, 1)", "ASG (1)")
@@ -79,14 +81,7 @@ def term_tasks(size: Size) -> list[Task]:
     ]  # fmt: skip
 
 
-EXPERIMENTS = (
-    Experiment(
-        "terms",
-        "The three terms of Theorem 1",
-        "Does I1 + I2 + I3 bound the squared gradient?",
-        term_tasks,
-    ),
-)
+EXPERIMENTS = (term_tasks,)
 
 
 def _ratio(value: dict[str, Any], version: str) -> Any:
@@ -141,16 +136,16 @@ def growth(value: dict[str, Any], name: str) -> float:
     return float(term[-1] * math.sqrt(k[-1]) / (term[0] * math.sqrt(k[0])))
 
 
-@picture(
-    "terms",
-    "terms",
-    "Theorem 1: measured over bound",
-    "Above the line at 1 the bound is violated. Top: as published. Bottom: with the largest "
-    "entry of D in place of the trace.",
-    "Six panels of the ratio of the smallest expected squared gradient to the bound against k, "
-    "one line per dimension.",
-)
+@picture("terms")
 def measured_over_bound(o: Outcomes) -> Any:
+    """Theorem 1: measured over bound
+
+    Above the line at 1 the bound is violated. Top: as published. Bottom: with the largest entry of
+    D in place of the trace.
+
+    Six panels of the ratio of the smallest expected squared gradient to the bound against k, one
+    line per dimension.
+    """
     figure, axes = panels(2, 3, 4.6, sharex=True, sharey="row")
     for column, label in enumerate(("ASGLD (1, 1)", "AGLD (0, 1)", "ASG (1)")):
         for row, version in enumerate(_VERSIONS):

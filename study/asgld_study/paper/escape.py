@@ -34,7 +34,7 @@ from asgld_study.drawing import (
     plain,
     plot,
 )
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOG_D, Checks, at_least, at_most, between, claim
 from asgld_study.page import DataTable, Row
 from asgld_study.statistics import (
@@ -233,8 +233,10 @@ def _escape(
     )
 
 
+@experiment("dimension", "Escape against dimension")
 def dimension_tasks(size: Size) -> list[Task]:
-    """T against d: fixed noise per coordinate, fixed noise in total, and hot enough to brake."""
+    """Is the time to leave a saddle logarithmic in d?"""
+    # T against d: fixed noise per coordinate, fixed noise in total, and hot enough to brake.
     tasks = []
     for dim, rotated in itertools.product(size.dims, (False, True)):
         escape = partial(_escape, dim=dim, rotated=rotated, replicas=size.escapes)
@@ -244,8 +246,10 @@ def dimension_tasks(size: Size) -> list[Task]:
     return tasks
 
 
+@experiment("escape", "Escape against curvature, time and exponents")
 def law_tasks(size: Size) -> list[Task]:
-    """T against gamma, k0, alpha and beta."""
+    """What does the time to leave a saddle depend on?"""
+    # T against gamma, k0, alpha and beta.
     gammas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0)
     k0s: tuple[int, ...] = (0, 100, 1_000, 10_000)
     alphas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -270,8 +274,10 @@ def law_tasks(size: Size) -> list[Task]:
     return tasks
 
 
+@experiment("noise", "Escape by gradient noise alone")
 def noise_tasks(size: Size) -> list[Task]:
-    """ASG lives by the noise of its gradients alone."""
+    """Does ASG leave a saddle, and what if its noise misses the direction?"""
+    # ASG lives by the noise of its gradients alone.
     limit = {"tiny": 50, "reduced": 2_000, "full": 5_000}[size.name]
     kinds = [("ASG (1)", noise) for noise in ("all", "stable", "none")]
     return [
@@ -281,7 +287,9 @@ def noise_tasks(size: Size) -> list[Task]:
     ]  # fmt: skip
 
 
+@experiment("directions", "Several escape directions")
 def direction_tasks(size: Size) -> list[Task]:
+    """Does the adaptive D help to leave along several directions at once?"""
     lrs = (0.1, 1.0) if size.name == "tiny" else (0.03, 0.1, 0.3, 1.0)
     return [
         task(measure_directions, alpha=alpha, lr=lr, spread=spread, replicas=size.escapes)
@@ -289,8 +297,10 @@ def direction_tasks(size: Size) -> list[Task]:
     ]
 
 
+@experiment("front", "Escape against accuracy")
 def front_tasks(size: Size) -> list[Task]:
-    """Escape from a saddle met at step 1000, over the same (alpha, beta) as the region map."""
+    """Which exponents leave late saddles soon and still end near a minimum?"""
+    # Escape from a saddle met at step 1000, over the same (alpha, beta) as the region map.
     alphas = (0.0, 0.5, 1.0, 1.5) if size.name == "full" else (0.0, 0.5, 1.0)
     k0 = 10 if size.name == "tiny" else 1_000
     return [
@@ -306,38 +316,7 @@ def grid_tasks(settings: Sequence[Setting], replicas: int) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        "dimension",
-        "Escape against dimension",
-        "Is the time to leave a saddle logarithmic in d?",
-        dimension_tasks,
-    ),
-    Experiment(
-        "escape",
-        "Escape against curvature, time and exponents",
-        "What does the time to leave a saddle depend on?",
-        law_tasks,
-    ),
-    Experiment(
-        "noise",
-        "Escape by gradient noise alone",
-        "Does ASG leave a saddle, and what if its noise misses the direction?",
-        noise_tasks,
-    ),
-    Experiment(
-        "directions",
-        "Several escape directions",
-        "Does the adaptive D help to leave along several directions at once?",
-        direction_tasks,
-    ),
-    Experiment(
-        "front",
-        "Escape against accuracy",
-        "Which exponents leave late saddles soon and still end near a minimum?",
-        front_tasks,
-    ),
-)
+EXPERIMENTS = (dimension_tasks, law_tasks, noise_tasks, direction_tasks, front_tasks)
 
 
 # ------------------------------------------------------------------------------------ claims
@@ -362,17 +341,14 @@ def _medians(values: Sequence[Mapping[str, Any]], name: str = "distance") -> lis
     return [median(value[name])["value"] for value in values]
 
 
-@claim(
-    "E1",
-    "ASGLD, AGLD and ASG leave a saddle within O(log d) steps.",
-    "Theorem 3",
-    "dimension",
-    note="True at alpha = 0, and where the noise is quiet. At alpha > 0 an escape along an axis "
-    "feeds its own D and brakes: a power of d once the heat of the other coordinates is what "
-    "has to be beaten. |u'x| >= R has no d in it at all.",
-    item="Theorem 3",
-)
+@claim("E1", "Theorem 3", "dimension", item="Theorem 3")
 def e1(o: Outcomes) -> Checks:
+    """ASGLD, AGLD and ASG leave a saddle within O(log d) steps.
+
+    True at alpha = 0, and where the noise is quiet. At alpha > 0 an escape along an axis feeds its
+    own D and brakes: a power of d once the heat of the other coordinates is what has to be beaten.
+    |u'x| >= R has no d in it at all.
+    """
     for (sweep, label), rotated in itertools.product(_SWEEPS, (False, True)):
         found = _over_d(o, sweep, label, rotated)
         small, large = found[len(found) // 2 - 1], found[-1]
@@ -385,15 +361,12 @@ def e1(o: Outcomes) -> Checks:
         yield at_most(says, scaled(grown, 1 / allowed), LOG_D)
 
 
-@claim(
-    "E2",
-    "The escape time is of order 1/(log gamma + a3).",
-    "Theorem 3",
-    "escape",
-    note="1/gamma at alpha = 0, and up to gamma^(-2/(2 - alpha)) above.",
-    item="Theorem 3",
-)
+@claim("E2", "Theorem 3", "escape", item="Theorem 3")
 def e2(o: Outcomes) -> Checks:
+    """The escape time is of order 1/(log gamma + a3).
+
+    1/gamma at alpha = 0, and up to gamma^(-2/(2 - alpha)) above.
+    """
     for label in ("AGLD (0, 1)", "ASGLD (1, 1)"):
         found = o["escape"].select(sweep="gamma", label=label)
         gammas, medians = [v["gamma"] for v in found], _medians(found)
@@ -410,15 +383,13 @@ def e2(o: Outcomes) -> Checks:
         yield at_most(says, worst, 0.25, core=False)
 
 
-@claim(
-    "E3",
-    "The escape time grows with min(alpha, beta) and no other way with the exponents.",
-    "Theorem 3",
-    "escape",
-    note="alpha multiplies it by D^(alpha/2); beta adds (beta - alpha/2) log D inside a logarithm.",
-    item="Theorem 3",
-)
+@claim("E3", "Theorem 3", "escape", item="Theorem 3")
 def e3(o: Outcomes) -> Checks:
+    """The escape time grows with min(alpha, beta) and no other way with the exponents.
+
+    alpha multiplies it by D^(alpha/2); beta adds (beta - alpha/2) log D inside a logarithm.
+    """
+
     def left(sweep: str, alpha: float, beta: float) -> list[float]:
         times: list[float] = o["escape"].one(sweep=sweep, alpha=alpha, beta=beta)["distance"]
         return times
@@ -429,30 +400,24 @@ def e3(o: Outcomes) -> Checks:
     yield between("min = 0.5: T(1, 0.5) over T(0.5, 1)", ratio, 0.8, 1.25)
 
 
-@claim(
-    "E4",
-    "The escape time does not depend on when the saddle is met.",
-    "Theorem 3",
-    "escape",
-    note="It grows like k0^(alpha/2), and like log k0 at alpha = 0.",
-    item="Theorem 3",
-)
+@claim("E4", "Theorem 3", "escape", item="Theorem 3")
 def e4(o: Outcomes) -> Checks:
+    """The escape time does not depend on when the saddle is met.
+
+    It grows like k0^(alpha/2), and like log k0 at alpha = 0.
+    """
     for label in KINDS:
         found = [v for v in o["escape"].select(sweep="k0", label=label) if v["k0"] > 0]
         fit = time_slope([math.log(v["k0"]) for v in found], [v["distance"] for v in found])
         yield at_most(f"{label}: exponent of k0 in the escape time", fit, 0.02)
 
 
-@claim(
-    "E5",
-    "ASG leaves saddles too.",
-    "Theorem 3",
-    "noise",
-    note="Only with gradient noise along the escape direction, of which no assumption speaks.",
-    item="Theorem 3",
-)
+@claim("E5", "Theorem 3", "noise", item="Theorem 3")
 def e5(o: Outcomes) -> Checks:
+    """ASG leaves saddles too.
+
+    Only with gradient noise along the escape direction, of which no assumption speaks.
+    """
     where = {"all": "everywhere", "stable": "in stable directions only", "none": "nowhere"}
     for noise, words in where.items():
         value = o["noise"].one(label="ASG (1)", noise=noise)
@@ -461,16 +426,13 @@ def e5(o: Outcomes) -> Checks:
         yield at_least(says, left, 0.9, core=noise == "all")
 
 
-@claim(
-    "E6",
-    "The adaptive D helps to leave along several directions at once.",
-    "Theorem 3, remark i",
-    "directions",
-    note="Near a saddle gradients are small and D is the same in all directions; alpha > 0 only "
-    "slows the clock.",
-    item="Theorem 3 remark i",
-)
+@claim("E6", "Theorem 3, remark i", "directions", item="Theorem 3 remark i")
 def e6(o: Outcomes) -> Checks:
+    """The adaptive D helps to leave along several directions at once.
+
+    Near a saddle gradients are small and D is the same in all directions; alpha > 0 only slows the
+    clock.
+    """
     for spread, words in ((10.0, "of different curvature"), (1.0, "of equal curvature")):
         plain, adaptive = (
             min(
@@ -486,16 +448,13 @@ def e6(o: Outcomes) -> Checks:
         yield at_most(says, ratio_of_medians(adaptive, plain), 1.0)
 
 
-@claim(
-    "E7",
-    "A small beta escapes sooner and converges slower; alpha = beta = 1 balances.",
-    "Theorem 3, remark iii",
-    "front",
-    "region",
-    note="The exponent that decides late escapes is alpha.",
-    item="Theorem 3 remark iii",
-)
+@claim("E7", "Theorem 3, remark iii", "front", "region", item="Theorem 3 remark iii")
 def e7(o: Outcomes) -> Checks:
+    """A small beta escapes sooner and converges slower; alpha = beta = 1 balances.
+
+    The exponent that decides late escapes is alpha.
+    """
+
     def left(alpha: float, beta: float) -> list[float]:
         times: list[float] = o["front"].one(alpha=alpha, beta=beta)["distance"]
         return times
@@ -528,15 +487,15 @@ CLAIMS = (e1, e2, e3, e4, e5, e6, e7)
 # ------------------------------------------------------------------------------------ pictures
 
 
-@picture(
-    "dimension",
-    "dimension",
-    "Escape against dimension",
-    "Straight and steep on these axes is a power of d; flat is free of d. Solid lines are "
-    "saddles along an axis, dashed ones rotated.",
-    "Five panels of median escape time against dimension, two criteria, aligned and rotated.",
-)
+@picture("dimension")
 def times_over_d(o: Outcomes) -> Any:
+    """Escape against dimension
+
+    Straight and steep on these axes is a power of d; flat is free of d. Solid lines are saddles
+    along an axis, dashed ones rotated.
+
+    Five panels of median escape time against dimension, two criteria, aligned and rotated.
+    """
     figure, axes = panels(2, 3, 5.0, sharex=True)
     titles = {"fixed": r"$\sigma = 0.1$", "total": r"$\sigma = d^{-1/2}$", "hot": r"$\sigma = 1$"}
     words = {"distance": "|u·x| ≥ 1", "value": "f ≤ -1/2"}
@@ -557,14 +516,14 @@ def times_over_d(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "escape",
-    "escape",
-    "What the escape time depends on",
-    "Points are measured, lines are predicted by the mean-field recursion; no parameter is fitted.",
-    "Four panels of median escape time against curvature, time of meeting, alpha and beta.",
-)
+@picture("escape")
 def times_by_law(o: Outcomes) -> Any:
+    """What the escape time depends on
+
+    Points are measured, lines are predicted by the mean-field recursion; no parameter is fitted.
+
+    Four panels of median escape time against curvature, time of meeting, alpha and beta.
+    """
     figure, axes = panels(2, 2, 5.2)
     names = {"gamma": r"$\gamma$", "k0": "$k_0$", "alpha": r"$\alpha$", "beta": r"$\beta$"}
     for panel, (sweep, name) in zip(axes.flat, names.items(), strict=True):
@@ -585,14 +544,14 @@ def times_by_law(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "noise",
-    "noise",
-    "Escape by gradient noise",
-    "A line that stays at zero belongs to chains that never leave.",
-    "Share of chains that left the saddle against the step, for four kinds of noise.",
-)
+@picture("noise")
 def shares_by_noise(o: Outcomes) -> Any:
+    """Escape by gradient noise
+
+    A line that stays at zero belongs to chains that never leave.
+
+    Share of chains that left the saddle against the step, for four kinds of noise.
+    """
     figure, panel = one_panel(2.8)
     for i, value in enumerate(o["noise"].values):
         steps = np.geomspace(1, value["limit"], 80)
@@ -603,15 +562,15 @@ def shares_by_noise(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "directions",
-    "directions",
-    "Eight escape directions at once",
-    "Compare the lowest solid points of both values of alpha: the time until the last of eight "
-    "directions has left, at the best step.",
-    "Two panels of the time until the first and the last of eight directions have left.",
-)
+@picture("directions")
 def times_by_direction(o: Outcomes) -> Any:
+    """Eight escape directions at once
+
+    Compare the lowest solid points of both values of alpha: the time until the last of eight
+    directions has left, at the best step.
+
+    Two panels of the time until the first and the last of eight directions have left.
+    """
     figure, axes = panels(1, 2, 2.9, sharey=True)
     titles = {1.0: "equal curvatures", 10.0: "curvatures over a factor of ten"}
     for panel, (spread, title) in zip(axes.flat, titles.items(), strict=True):
@@ -626,15 +585,14 @@ def times_by_direction(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "front",
-    "front",
-    "Escape time against final accuracy",
-    "Down and left is better. Numbers beside points are beta.",
-    "Scatter of final squared gradient against escape time, one line per alpha.",
-    also=("region",),
-)
+@picture("front", also=("region",))
 def escape_against_accuracy(o: Outcomes) -> Any:
+    """Escape time against final accuracy
+
+    Down and left is better. Numbers beside points are beta.
+
+    Scatter of final squared gradient against escape time, one line per alpha.
+    """
     figure, panel = one_panel(3.6)
     # Of a point, where its label stands, by turns: large betas end at the same place.
     sides = ((4, 4), (-9, -10), (4, 4), (4, -10))

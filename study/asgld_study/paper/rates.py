@@ -38,7 +38,7 @@ from asgld_study.drawing import (
     picture,
     plot,
 )
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOGS, SLACK, Checks, Claim, at_least, at_most, between, claim
 from asgld_study.landscapes import LANDSCAPES, start
 from asgld_study.page import DataTable, Row
@@ -223,11 +223,15 @@ def case_tasks(cases: Sequence[Case], steps: int, replicas: int) -> list[Task]:
     return [task(measure_case, **vars(case), steps=steps, replicas=replicas) for case in cases]
 
 
+@experiment("exponents", "Convergence exponents")
 def exponent_tasks(size: Size) -> list[Task]:
+    """How fast does the squared gradient fall, for every case of the theorems?"""
     return case_tasks((*CASES, *MORE_CASES), size.steps, size.chains)
 
 
+@experiment("delta", "A tiny delta")
 def delta_tasks(size: Size) -> list[Task]:
+    """What if delta is too small to feed the accumulator?"""
     return [
         task(measure_delta, alpha=alpha, beta=beta, delta=delta, steps=size.steps,
              replicas=size.chains)
@@ -236,8 +240,10 @@ def delta_tasks(size: Size) -> list[Task]:
     ]  # fmt: skip
 
 
+@experiment("region", "Where it converges")
 def region_tasks(size: Size) -> list[Task]:
-    """A grid over (alpha, beta); at full size twice as fine."""
+    """For which exponents does the squared gradient keep falling?"""
+    # A grid over (alpha, beta); at full size twice as fine.
     parts = 4 if size.name == "full" else 2
     return [
         task(measure_point, alpha=i / parts, beta=j / parts, steps=size.grid, replicas=size.chains)
@@ -246,39 +252,16 @@ def region_tasks(size: Size) -> list[Task]:
     ]
 
 
+@experiment("plateau", "The floor of SGLD")
 def plateau_tasks(size: Size) -> list[Task]:
+    """How high is the floor at which a constant temperature ends?"""
     return [
         task(measure_plateau, dim=dim, batch=batch, steps=size.grid, replicas=size.chains)
         for dim, batch in ((1, 1), (2, 1), (10, 1), (100, 1), (10, 10))
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        "plateau",
-        "The floor of SGLD",
-        "How high is the floor at which a constant temperature ends?",
-        plateau_tasks,
-    ),
-    Experiment(
-        "exponents",
-        "Convergence exponents",
-        "How fast does the squared gradient fall, for every case of the theorems?",
-        exponent_tasks,
-    ),
-    Experiment(
-        "delta",
-        "A tiny delta",
-        "What if delta is too small to feed the accumulator?",
-        delta_tasks,
-    ),
-    Experiment(
-        "region",
-        "Where it converges",
-        "For which exponents does the squared gradient keep falling?",
-        region_tasks,
-    ),
-)
+EXPERIMENTS = (plateau_tasks, exponent_tasks, delta_tasks, region_tasks)
 
 
 # ------------------------------------------------------------------------------------ claims
@@ -339,16 +322,12 @@ r4 = _rate_claim(
 )
 
 
-@claim(
-    "R5",
-    "alpha = 1, 1/2 < beta <= 1: k^-(beta - 1/2).",
-    "Theorem 2",
-    "exponents",
-    "terms",
-    note="At beta = 1 the bound carries a log k.",
-    item="Theorem 2 case 3",
-)
+@claim("R5", "Theorem 2", "exponents", "terms", item="Theorem 2 case 3")
 def r5(o: Outcomes) -> Checks:
+    """alpha = 1, 1/2 < beta <= 1: k^-(beta - 1/2).
+
+    At beta = 1 the bound carries a log k.
+    """
     cases = (Case("asgld", 1, 0.75), Case("asgld", 1, 1), Case("asgld", 1, 1, function="flat"))
     yield from _falls(cases, o)
     grown = growth(o["terms"].one(label="ASGLD (1, 1)", dim=10), "I3")
@@ -369,14 +348,9 @@ r7 = _rate_claim(
 )
 
 
-@claim(
-    "R8",
-    "ASGLD converges exactly for alpha in (0, 2] and beta > alpha/2.",
-    "Theorem 2, Figure 1",
-    "region",
-    item="Theorem 2",
-)
+@claim("R8", "Theorem 2, Figure 1", "region", item="Theorem 2")
 def r8(o: Outcomes) -> Checks:
+    """ASGLD converges exactly for alpha in (0, 2] and beta > alpha/2."""
     inside, outside = (
         [v["last"] for v in o["region"].values if (v["region"] == "converges") is is_inside]
         for is_inside in (True, False)
@@ -387,15 +361,12 @@ def r8(o: Outcomes) -> Checks:
     yield at_least("share of points outside where it does not", stays, 0.95)
 
 
-@claim(
-    "R9",
-    "SGLD stays in a neighborhood given by I2 = M lr C / B and I3 = 2 M sigma^2.",
-    "Theorem 2, remark i",
-    "plateau",
-    note="The floor is there; both formulas lack a factor d.",
-    item="Theorem 2 remark i",
-)
+@claim("R9", "Theorem 2, remark i", "plateau", item="Theorem 2 remark i")
 def r9(o: Outcomes) -> Checks:
+    """SGLD stays in a neighborhood given by I2 = M lr C / B and I3 = 2 M sigma^2.
+
+    The floor is there; both formulas lack a factor d.
+    """
     for value in o["plateau"].values:
         where = f"d = {value['dim']}, B = {value['batch']}"
         says = f"{where}: mean |grad f|^2 of the last half over that before"
@@ -406,14 +377,12 @@ def r9(o: Outcomes) -> Checks:
             yield at_most(f"{where}: floor over {words}", ratio, 1.0, core=False)
 
 
-@claim(
-    "R10",
-    "At alpha = beta = 1 all three terms are of order k^-1/2.",
-    "section 4.1",
-    "terms",
-    note="I2 and I3 carry a log k.",
-)
+@claim("R10", "section 4.1", "terms")
 def r10(o: Outcomes) -> Checks:
+    """At alpha = beta = 1 all three terms are of order k^-1/2.
+
+    I2 and I3 carry a log k.
+    """
     value = o["terms"].one(label="ASGLD (1, 1)", dim=10)
     for name in TERMS:
         k, term = np.log(late(value, name))
@@ -432,15 +401,12 @@ b1 = _rate_claim(
 )
 
 
-@claim(
-    "B2",
-    "Batches of k: eps^-4 at (1, 1) and eps^-2 at (0, 1).",
-    "batch theorem",
-    "minima",
-    note="These are iterations. In samples (0, 1) costs eps^-4, no less than a constant batch.",
-    item="Batch theorem",
-)
+@claim("B2", "batch theorem", "minima", item="Batch theorem")
 def b2(o: Outcomes) -> Checks:
+    """Batches of k: eps^-4 at (1, 1) and eps^-2 at (0, 1).
+
+    These are iterations. In samples (0, 1) costs eps^-4, no less than a constant batch.
+    """
     for label, power in (("ASGLD (1, 1), B = k", 4.0), ("ASGLD (0, 1), B = k", 2.0)):
         yield at_most(f"{label}: exponent of 1/eps in the steps", eps_power(o, label), power * LOGS)
     in_samples = eps_power(o, label, samples=True)
@@ -464,17 +430,12 @@ p2 = _rate_claim(
 )
 
 
-@claim(
-    "P3",
-    "AGLD, alpha = 0: k^-min(1, beta), so eps^-2 at (0, 1).",
-    "Proposition 6",
-    "exponents",
-    "minima",
-    "delta",
-    note="Not while delta is too small to feed D: then k^-1/2 at (0, 1), eps^-4.",
-    item="Proposition 6",
-)
+@claim("P3", "Proposition 6", "exponents", "minima", "delta", item="Proposition 6")
 def p3(o: Outcomes) -> Checks:
+    """AGLD, alpha = 0: k^-min(1, beta), so eps^-2 at (0, 1).
+
+    Not while delta is too small to feed D: then k^-1/2 at (0, 1), eps^-4.
+    """
     cases = [Case("agld", 0, beta) for beta in (0.5, 1, 2)]
     yield from _falls([*cases, Case("agld", 0, 2, function="flat")], o)
     power = eps_power(o, "AGLD (0, 1)")
@@ -483,17 +444,12 @@ def p3(o: Outcomes) -> Checks:
     yield at_least("(0, 1) with delta = 1e-8: exponent of E|grad f|^2", tiny, 0.9, core=False)
 
 
-@claim(
-    "P4",
-    "ASG: k^-(min(1, alpha) - alpha/2), so eps^-4 at alpha = 1.",
-    "Proposition 6",
-    "exponents",
-    "minima",
-    "terms",
-    note="At alpha = 1 the bound carries a log k.",
-    item="Proposition 6",
-)
+@claim("P4", "Proposition 6", "exponents", "minima", "terms", item="Proposition 6")
 def p4(o: Outcomes) -> Checks:
+    """ASG: k^-(min(1, alpha) - alpha/2), so eps^-4 at alpha = 1.
+
+    At alpha = 1 the bound carries a log k.
+    """
     yield from _falls([Case("asg", alpha, math.inf) for alpha in (0.5, 1, 1.5)], o)
     power = eps_power(o, "ASG (1)")
     yield at_most("exponent of 1/eps in the steps to a minimum", power, 4.0 * LOGS)
@@ -507,14 +463,14 @@ CLAIMS = (r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, b1, b2, p1, p2, p3, p4)
 # ------------------------------------------------------------------------------------ pictures
 
 
-@picture(
-    "plateau",
-    "plateau",
-    "The floor of SGLD against dimension",
-    "The published floor is the dashed line, which knows no d.",
-    "Measured floor of SGLD against dimension with the published and the corrected formula.",
-)
+@picture("plateau")
 def floor_of_sgld(o: Outcomes) -> Any:
+    """The floor of SGLD against dimension
+
+    The published floor is the dashed line, which knows no d.
+
+    Measured floor of SGLD against dimension with the published and the corrected formula.
+    """
     figure, panel = one_panel(2.8)
     values = o["plateau"].select(batch=1)
     dims = np.array([v["dim"] for v in values])
@@ -527,24 +483,25 @@ def floor_of_sgld(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "exponents",
-    "exponents",
-    "Exponents, case by case",
-    "A bound is violated where a measured point lies to the left of a published cross. Bars "
-    "are 95 % intervals.",
-    "A dot plot with one row per case: measured exponents with intervals beside published and "
-    "corrected ones.",
-)
+@picture("exponents")
 def exponents_by_case(o: Outcomes) -> Any:
+    """Exponents, case by case
+
+    A bound is violated where a measured point lies to the left of a published cross. Bars are 95 %
+    intervals.
+
+    A dot plot with one row per case: measured exponents with intervals beside published and
+    corrected ones.
+    """
     values = o["exponents"].values
-    figure = draw_exponents([exponent_row(value, value) for value in values])
+    figure = draw_exponents([exponent_row(value) for value in values])
     figure.set_size_inches(7.4, 0.2 * len(values) + 1.3)
     return figure
 
 
-def exponent_row(value: Mapping[str, Any], fits: Mapping[str, Estimate]) -> Row:
+def exponent_row(value: Mapping[str, Any], decades: int = 1) -> Row:
     """A value of `measure_case` as a flat record, with the fits over one decade or over two."""
+    fits = value if decades == 1 else value["two_decades"]
     row = {name: value[name] for name in ("method", "alpha", "beta", "theta", "function")}
     for name in ("average", "last"):
         fit = fits[name]
@@ -584,14 +541,14 @@ def _case_words(row: Row) -> str:
     return f"{row['method']} ({pair}){batch}, {row['function']}"
 
 
-@picture(
-    "delta",
-    "delta",
-    "Full gradients with a tiny and with a real delta",
-    "Same exponents, same noise; only delta differs, and with it the slope.",
-    "Two panels of the squared gradient against k for four pairs of exponents.",
-)
+@picture("delta")
 def paths_by_delta(o: Outcomes) -> Any:
+    """Full gradients with a tiny and with a real delta
+
+    Same exponents, same noise; only delta differs, and with it the slope.
+
+    Two panels of the squared gradient against k for four pairs of exponents.
+    """
     figure, axes = panels(1, 2, 2.9, sharey=True)
     deltas = sorted({v["delta"] for v in o["delta"].values})
     for panel, delta in zip(axes.flat, deltas, strict=True):
@@ -604,15 +561,15 @@ def paths_by_delta(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "region",
-    "region",
-    "Where the gradient keeps falling",
-    "Numbers are exponents over the last decade; green falls, gray stays, orange grows. The "
-    "line is the border that Theorem 2 draws.",
-    "A map over alpha and beta with a measured exponent in each cell and the line beta = alpha/2.",
-)
+@picture("region")
 def region_map(o: Outcomes) -> Any:
+    """Where the gradient keeps falling
+
+    Numbers are exponents over the last decade; green falls, gray stays, orange grows. The line is
+    the border that Theorem 2 draws.
+
+    A map over alpha and beta with a measured exponent in each cell and the line beta = alpha/2.
+    """
     from matplotlib.patches import Rectangle
 
     figure, panel = one_panel(4.2)
@@ -635,15 +592,14 @@ def region_map(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "region-theory",
-    "region",
-    "The same map by theory, published and corrected",
-    "Red marks exponents that no choice can have.",
-    "Two maps of the exponent of the bound over alpha and beta, as published and corrected.",
-    paper=True,
-)
+@picture("region-theory", "region", paper=True)
 def region_by_theory(_: Outcomes) -> Any:
+    """The same map by theory, published and corrected
+
+    Red marks exponents that no choice can have.
+
+    Two maps of the exponent of the bound over alpha and beta, as published and corrected.
+    """
     return plots.region_map(resolution=120)
 
 

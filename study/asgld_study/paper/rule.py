@@ -20,7 +20,7 @@ from asgld.methods import normals
 from asgld.noise import Draw, Layout, torch_normals
 from asgld_study.chains import follow, noisy
 from asgld_study.drawing import legend, outer, panels, picture, plot
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import SLACK, Checks, at_least, at_most, claim
 from asgld_study.landscapes import LANDSCAPES, start
 from asgld_study.page import DataTable, Row
@@ -125,7 +125,9 @@ def measure_law(matched: str, *, replicas: int, steps: int) -> dict[str, Any]:
     }
 
 
+@experiment("identities", "Special cases")
 def identity_tasks(size: Size) -> list[Task]:
+    """Are SGLD, SGD and ASG members of the family, and is the rule local to coordinates?"""
     replicas = {"tiny": 200, "reduced": 4_000, "full": 20_000}[size.name]
     return [
         task(measure_cases),
@@ -192,8 +194,10 @@ def measure_features(
     return {"label": label, "lr": lr, "zipf": zipf, "seed": seed, "final": final.tolist()}
 
 
+@experiment("features", "Rare features")
 def feature_tasks(size: Size) -> list[Task]:
-    """Every lr on two sets of data: seed 1 to choose by, seed 0 to judge by."""
+    """Do adaptive steps pay where most features are rare?"""
+    # Every lr on two sets of data: seed 1 to choose by, seed 0 to judge by.
     steps, replicas = {"tiny": (20, 3), "reduced": (500, 10), "full": (2_000, 20)}[size.name]
     return [
         task(measure_features, label=label, lr=lr, zipf=zipf, steps=steps, replicas=replicas,
@@ -205,20 +209,7 @@ def feature_tasks(size: Size) -> list[Task]:
     ]  # fmt: skip
 
 
-EXPERIMENTS = (
-    Experiment(
-        "identities",
-        "Special cases",
-        "Are SGLD, SGD and ASG members of the family, and is the rule local to coordinates?",
-        identity_tasks,
-    ),
-    Experiment(
-        "features",
-        "Rare features",
-        "Do adaptive steps pay where most features are rare?",
-        feature_tasks,
-    ),
-)
+EXPERIMENTS = (identity_tasks, feature_tasks)
 
 
 # ------------------------------------------------------------------------------------ claims
@@ -234,27 +225,19 @@ def _exponent(o: Outcomes, alpha: float, beta: float) -> Estimate:
     return exponent
 
 
-@claim(
-    "S1",
-    "alpha = beta = 0 with sigma^2 = 1/u is SGLD.",
-    "section 3",
-    "identities",
-    item="Special cases",
-)
+@claim("S1", "section 3", "identities", item="Special cases")
 def s1(o: Outcomes) -> Checks:
+    """alpha = beta = 0 with sigma^2 = 1/u is SGLD."""
     yield at_most("largest difference to a hand-written SGLD, 200 steps", _cases(o)["sgld"], 1e-9)
 
 
-@claim(
-    "S2",
-    "beta to infinity gives ASG at alpha = 1 and SGD at alpha = 0.",
-    "sections 1, 3",
-    "identities",
-    note="beta = infinity as sigma = 0 does; a large finite beta only where D > 1, while for D < 1 "
-    "the noise grows without bound.",
-    item="Special cases",
-)
+@claim("S2", "sections 1, 3", "identities", item="Special cases")
 def s2(o: Outcomes) -> Checks:
+    """beta to infinity gives ASG at alpha = 1 and SGD at alpha = 0.
+
+    beta = infinity as sigma = 0 does; a large finite beta only where D > 1, while for D < 1 the
+    noise grows without bound.
+    """
     cases = _cases(o)
     yield at_most("beta = inf, alpha = 1: largest difference to ASG", cases["asg"], 0.0)
     yield at_most("beta = inf, alpha = 0: largest difference to torch's SGD", cases["sgd"], 1e-12)
@@ -263,17 +246,14 @@ def s2(o: Outcomes) -> Checks:
         yield at_most(says, cases["limits"][f"beta=64, d_init={d_init:g}"], 1e-3, core=False)
 
 
-@claim(
-    "S3",
-    "ASG is AGLD with beta = alpha, the sampling noise taking the place of e.",
-    "section 3",
-    "identities",
-    note="With sigma^2 = lr C / 2 and Gaussian noise one step has the same law. Whole runs differ, "
-    "because noisy gradients also feed D, together with the very noise that moved x; raising "
-    "delta by C narrows the gap and does not close it.",
-    item="Special cases",
-)
+@claim("S3", "section 3", "identities", item="Special cases")
 def s3(o: Outcomes) -> Checks:
+    """ASG is AGLD with beta = alpha, the sampling noise taking the place of e.
+
+    With sigma^2 = lr C / 2 and Gaussian noise one step has the same law. Whole runs differ, because
+    noisy gradients also feed D, together with the very noise that moved x; raising delta by C
+    narrows the gap and does not close it.
+    """
     for matched, steps in (("sigma", 1), ("sigma", 100), ("sigma and delta", 100)):
         found = o["identities"].one(matched=matched, steps=steps)
         says = (
@@ -283,16 +263,12 @@ def s3(o: Outcomes) -> Checks:
         yield at_most(says, found["distance"], found["critical"], core=steps == 1)
 
 
-@claim(
-    "S4",
-    "No temperature needs to be specified.",
-    "section 1",
-    "settings",
-    "starts",
-    "region",
-    note="sigma, delta and d_init are the temperature schedule, T = sigma^2 D^-(beta - alpha/2).",
-)
+@claim("S4", "section 1", "settings", "starts", "region")
 def s4(o: Outcomes) -> Checks:
+    """No temperature needs to be specified.
+
+    sigma, delta and d_init are the temperature schedule, T = sigma^2 D^-(beta - alpha/2).
+    """
     quiet, loud = (
         o["settings"].one(number="5", lr=0.1, sigma=sigma)["final"] for sigma in (0.03, 0.3)
     )
@@ -304,19 +280,17 @@ def s4(o: Outcomes) -> Checks:
     yield at_least("exponent at a constant step, (1, 1)", _exponent(o, 1.0, 1.0), 0.2, core=False)
 
 
-@claim("S5", "A constant step converges where SGLD does not.", "section 3", "region")
+@claim("S5", "section 3", "region")
 def s5(o: Outcomes) -> Checks:
+    """A constant step converges where SGLD does not."""
     yield at_most("exponent of SGLD over the last decade", _exponent(o, 0.0, 0.0), SLACK)
     yield at_least("exponent of ASGLD (1, 1)", _exponent(o, 1.0, 1.0), 0.2)
 
 
-@claim(
-    "S6",
-    "Infrequent features get larger steps, which is more efficient in high dimension.",
-    "sections 1, 3",
-    "features",
-)
+@claim("S6", "sections 1, 3", "features")
 def s6(o: Outcomes) -> Checks:
+    """Infrequent features get larger steps, which is more efficient in high dimension."""
+
     def tuned(label: str, zipf: bool) -> Any:
         """Logs of final objectives at the lr that was best on other data."""
         tried = o["features"].select(label=label, zipf=zipf, seed=1)
@@ -331,13 +305,9 @@ def s6(o: Outcomes) -> Checks:
     yield at_most(says, mean_difference(rare, common), 0.0, core=False)
 
 
-@claim(
-    "S7",
-    "The rule works dimension by dimension and can be distributed.",
-    "section 3",
-    "identities",
-)
+@claim("S7", "section 3", "identities")
 def s7(o: Outcomes) -> Checks:
+    """The rule works dimension by dimension and can be distributed."""
     gaps = _cases(o)["shards"]
     yield at_most("one tensor or two halves: largest difference of 200 steps", gaps["steps"], 0.0)
     yield at_most("noise of a half against its place in the whole", gaps["noise"], 0.0)
@@ -349,14 +319,14 @@ CLAIMS = (s1, s2, s3, s4, s5, s6, s7)
 # ------------------------------------------------------------------------------------ pictures
 
 
-@picture(
-    "features",
-    "features",
-    "Rare features",
-    "Lower is better. Compare the lowest point of each line, and how wide its valley is.",
-    "Two panels of the final objective against lr, one line per method.",
-)
+@picture("features")
 def rare_features(o: Outcomes) -> Any:
+    """Rare features
+
+    Lower is better. Compare the lowest point of each line, and how wide its valley is.
+
+    Two panels of the final objective against lr, one line per method.
+    """
     figure, axes = panels(1, 2, 3.0, sharey=True)
     titles = {True: "most features rare", False: "all equally frequent"}
     for panel, (zipf, title) in zip(axes.flat, titles.items(), strict=True):

@@ -44,7 +44,7 @@ from asgld_study.drawing import (
     ranges,
     rows_of_dots,
 )
-from asgld_study.engine import Experiment, Outcomes, Size, Task, task
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import Checks, at_least, at_most, claim
 from asgld_study.page import DataTable, Row
 from asgld_study.statistics import earlier, mean, median, share
@@ -239,13 +239,17 @@ def measure_study(
 # ------------------------------------------------------------------------------------ tasks
 
 
+@experiment("study", "The simulation study")
 def study_tasks(size: Size) -> list[Task]:
+    """Two variances of a Gaussian: which of the paper's twelve configurations find them?"""
     replicas, steps = size.study
     return [task(measure_study, number=n, replicas=replicas, steps=steps) for n in BY_NUMBER]
 
 
+@experiment("settings", "The study under other settings")
 def setting_tasks(size: Size) -> list[Task]:
-    """lr and sigma over a factor of ten each, for the configurations that claims compare."""
+    """Do the comparisons survive another step size and another noise?"""
+    # lr and sigma over a factor of ten each, for the configurations that claims compare.
     replicas, steps = size.sweep
     tasks = []
     for number, lr in itertools.product(("2", "4", "5", "8", "9", "9b", "10"), (0.03, 0.1, 0.3)):
@@ -258,8 +262,10 @@ def setting_tasks(size: Size) -> list[Task]:
     return tasks
 
 
+@experiment("spaces", "The study in x instead of log x")
 def space_tasks(size: Size) -> list[Task]:
-    """x in place of log x, kept positive in two ways; it takes longer there."""
+    """What changes if positivity is kept by force, by projection or by reflection?"""
+    # x in place of log x, kept positive in two ways; it takes longer there.
     replicas, steps = size.sweep[0], size.study[1]
     numbers = BY_NUMBER if size.name == "full" else ("2", "4", "5", "7", "9b", "10")
     tasks = []
@@ -271,8 +277,10 @@ def space_tasks(size: Size) -> list[Task]:
     return tasks
 
 
+@experiment("starts", "The start of the accumulator")
 def start_tasks(size: Size) -> list[Task]:
-    """D from 1e-8, which the paper's "small positive delta" may mean, up to 100."""
+    """What does a small positive delta as the start of D do?"""
+    # D from 1e-8, which the paper's "small positive delta" may mean, up to 100.
     replicas, steps = size.sweep
     return [
         task(measure_study, number=number, replicas=replicas, steps=steps, lr=lr, d_init=d_init,
@@ -283,8 +291,10 @@ def start_tasks(size: Size) -> list[Task]:
     ]  # fmt: skip
 
 
+@experiment("lag", "One step of lag or two")
 def lag_tasks(size: Size) -> list[Task]:
-    """Both indexings of the accumulator that the paper prints."""
+    """Does the literal indexing of Algorithm 1 behave differently?"""
+    # Both indexings of the accumulator that the paper prints.
     replicas, steps = size.sweep
     return [
         task(measure_study, number=number, replicas=replicas, steps=steps, lag=lag)
@@ -293,38 +303,7 @@ def lag_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (
-    Experiment(
-        "study",
-        "The simulation study",
-        "Two variances of a Gaussian: which of the paper's twelve configurations find them?",
-        study_tasks,
-    ),
-    Experiment(
-        "settings",
-        "The study under other settings",
-        "Do the comparisons survive another step size and another noise?",
-        setting_tasks,
-    ),
-    Experiment(
-        "spaces",
-        "The study in x instead of log x",
-        "What changes if positivity is kept by force, by projection or by reflection?",
-        space_tasks,
-    ),
-    Experiment(
-        "starts",
-        "The start of the accumulator",
-        "What does a small positive delta as the start of D do?",
-        start_tasks,
-    ),
-    Experiment(
-        "lag",
-        "One step of lag or two",
-        "Does the literal indexing of Algorithm 1 behave differently?",
-        lag_tasks,
-    ),
-)
+EXPERIMENTS = (study_tasks, setting_tasks, space_tasks, start_tasks, lag_tasks)
 
 
 # ------------------------------------------------------------------------------------ claims
@@ -344,15 +323,12 @@ def _hits(o: Outcomes, number: str) -> Sequence[float]:
     return times
 
 
-@claim(
-    "X1",
-    "SGLD and its variants suffer the convergence issue.",
-    "Experiment",
-    "study",
-    "settings",
-    note="At the smallest step and noise its plateau lies near the truth for most of the time.",
-)
+@claim("X1", "Experiment", "study", "settings")
 def x1(o: Outcomes) -> Checks:
+    """SGLD and its variants suffer the convergence issue.
+
+    At the smallest step and noise its plateau lies near the truth for most of the time.
+    """
     for number in ("1", "2", "3"):
         value = o["study"].one(number=number)
         yield at_most(_time_near(value["label"]), mean(value["tail_shares"]), CONVERGED)
@@ -361,16 +337,12 @@ def x1(o: Outcomes) -> Checks:
     yield at_most(says, largest, CONVERGED, core=False)
 
 
-@claim(
-    "X2",
-    "ASGLD and its variants converge fast for beta > alpha/2.",
-    "Experiment",
-    "study",
-    "settings",
-    "spaces",
-    note="Fast only in log space and with a step that is not small.",
-)
+@claim("X2", "Experiment", "study", "settings", "spaces")
 def x2(o: Outcomes) -> Checks:
+    """ASGLD and its variants converge fast for beta > alpha/2.
+
+    Fast only in log space and with a step that is not small.
+    """
     for number in ("4", "5", "6", "7"):
         value = o["study"].one(number=number)
         yield at_least(_time_near(value["label"]), mean(value["tail_shares"]), CONVERGED)
@@ -381,13 +353,9 @@ def x2(o: Outcomes) -> Checks:
     yield at_least("ASGLD_B in x, projected: such time", projected, CONVERGED, core=False)
 
 
-@claim(
-    "X3",
-    "alpha = 1, beta = 0.3 does not converge but hits the truth quickly.",
-    "Experiment",
-    "study",
-)
+@claim("X3", "Experiment", "study")
 def x3(o: Outcomes) -> Checks:
+    """alpha = 1, beta = 0.3 does not converge but hits the truth quickly."""
     hot, cool = o["study"].one(number="8"), o["study"].one(number="5")
     yield at_most(_time_near("(1, 0.3)"), mean(hot["tail_shares"]), CONVERGED)
     first = earlier(hot["hits"], cool["hits"])
@@ -396,14 +364,12 @@ def x3(o: Outcomes) -> Checks:
     yield at_least("(1, 0.3): share of data sets that hit at all", hit, 0.75)
 
 
-@claim(
-    "X4",
-    "ASG converges stably but slower than ASGLD.",
-    "Experiment",
-    "study",
-    note="At equal batch the two are alike; the difference is that of B = 1 to B = 10.",
-)
+@claim("X4", "Experiment", "study")
 def x4(o: Outcomes) -> Checks:
+    """ASG converges stably but slower than ASGLD.
+
+    At equal batch the two are alike; the difference is that of B = 1 to B = 10.
+    """
     for asg, asgld, batch in (("9", "4", 1), ("9b", "5", 10)):
         near = mean(o["study"].one(number=asg)["tail_shares"])
         says = f"B = {batch}: ASG's time near the truth, last tenth of the run"
@@ -416,14 +382,12 @@ def x4(o: Outcomes) -> Checks:
     yield at_least(f"{says}first", first, 0.5, core=False)
 
 
-@claim(
-    "X5",
-    "AGLD converges even faster than ASGLD.",
-    "Experiment",
-    "study",
-    note="Per iteration. It is alpha = 0 that makes it fast, and per sample it is far dearer.",
-)
+@claim("X5", "Experiment", "study")
 def x5(o: Outcomes) -> Checks:
+    """AGLD converges even faster than ASGLD.
+
+    Per iteration. It is alpha = 0 that makes it fast, and per sample it is far dearer.
+    """
     agld = _hits(o, "10")
     for number in ("4", "5"):
         says = f"share of data sets where AGLD (0, 1) hits before {BY_NUMBER[number].label}"
@@ -444,16 +408,16 @@ CLAIMS = (x1, x2, x3, x4, x5)
 _ENDS = "squared error at the end, q10 to q90"
 
 
-@picture(
-    "study-paths",
-    "study",
-    "Error of every configuration",
-    "One panel per configuration, over data sets. A band that keeps falling converges; one "
-    "that runs flat above the dashed line has reached its floor without finding the truth.",
-    "Fifteen panels of squared error against iteration on logarithmic axes, each with a median "
-    "line, a band from the tenth to the ninetieth percentile and a dashed line at 0.5.",
-)
+@picture("study-paths", "study")
 def study_paths(o: Outcomes) -> Any:
+    """Error of every configuration
+
+    One panel per configuration, over data sets. A band that keeps falling converges; one that runs
+    flat above the dashed line has reached its floor without finding the truth.
+
+    Fifteen panels of squared error against iteration on logarithmic axes, each with a median line,
+    a band from the tenth to the ninetieth percentile and a dashed line at 0.5.
+    """
     values = o["study"].values
     rows = -(-len(values) // 3)
     figure, axes = panels(rows, 3, 1.75 * rows + 0.4, sharex=True, sharey=True)
@@ -472,17 +436,17 @@ def study_paths(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "study-ends",
-    "study",
-    "Where each configuration ended, and when it first came near",
-    "Left: the error against the truth and against the maximum-likelihood point of the same "
-    "data; a method that reaches the second has nothing left to find. Right: the median first "
-    "iteration near the truth.",
-    "Two dot plots with one row per configuration: final squared errors with bars from the "
-    "tenth to the ninetieth percentile, and median hitting times.",
-)
+@picture("study-ends", "study")
 def study_ends(o: Outcomes) -> Any:
+    """Where each configuration ended, and when it first came near
+
+    Left: the error against the truth and against the maximum-likelihood point of the same data; a
+    method that reaches the second has nothing left to find. Right: the median first iteration near
+    the truth.
+
+    Two dot plots with one row per configuration: final squared errors with bars from the tenth to
+    the ninetieth percentile, and median hitting times.
+    """
     values = o["study"].values
     figure, axes = panels(1, 2, 0.24 * len(values) + 1.1, sharey=True)
     left, right = axes[0]
@@ -504,15 +468,15 @@ def study_ends(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "settings",
-    "settings",
-    "The same with other step sizes and other noise",
-    "The share of the last tenth of the run that is spent near the truth. A verdict that hangs "
-    "on one setting shows as lines that cross the dotted line.",
-    "Seven panels of the share of time near the truth against lr, one line per sigma.",
-)
+@picture("settings")
 def times_near_by_setting(o: Outcomes) -> Any:
+    """The same with other step sizes and other noise
+
+    The share of the last tenth of the run that is spent near the truth. A verdict that hangs on one
+    setting shows as lines that cross the dotted line.
+
+    Seven panels of the share of time near the truth against lr, one line per sigma.
+    """
     values = o["settings"].values
     labels = list(dict.fromkeys(v["label"] for v in values))
     figure, axes = panels(2, 4, 3.9, sharex=True, sharey=True)
@@ -545,30 +509,30 @@ def _pair_of_ends(o: Outcomes, name: str, key: str, pair: dict[str, str], **styl
     return figure
 
 
-@picture(
-    "spaces",
-    "spaces",
-    "In x instead of log x",
-    "Projected and reflected ends of the same configurations; compare with the logarithmic "
-    "space above. Left of the dotted line is near the truth.",
-    "A dot plot of final squared errors, one row per configuration, projected and reflected.",
-)
+@picture("spaces")
 def ends_by_space(o: Outcomes) -> Any:
+    """In x instead of log x
+
+    Projected and reflected ends of the same configurations; compare with the logarithmic space
+    above. Left of the dotted line is near the truth.
+
+    A dot plot of final squared errors, one row per configuration, projected and reflected.
+    """
     pair = {"project": "x, projected", "reflect": "x, reflected"}
     figure = _pair_of_ends(o, "spaces", "space", pair, most=1e9)
     figure.axes[0].axvline(HIT, color=INK, linestyle=":", linewidth=0.9)
     return figure
 
 
-@picture(
-    "starts",
-    "starts",
-    "What a small start of D does",
-    "The further left, the smaller D before the first step. Where a line climbs to the left, "
-    "the first steps are too long to recover from.",
-    "Median final error against the initial accumulator, one panel per lr, one line per method.",
-)
+@picture("starts")
 def ends_by_start(o: Outcomes) -> Any:
+    """What a small start of D does
+
+    The further left, the smaller D before the first step. Where a line climbs to the left, the
+    first steps are too long to recover from.
+
+    Median final error against the initial accumulator, one panel per lr, one line per method.
+    """
     values = o["starts"].values
     lrs = sorted({v["lr"] for v in values})
     figure, axes = panels(1, len(lrs), 3.1, sharey=True)
@@ -583,14 +547,14 @@ def ends_by_start(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "lag",
-    "lag",
-    "One step of lag or two",
-    "Pairs of the same configuration: where they overlap, the indexing makes no difference.",
-    "A dot plot of final squared errors, two rows per configuration, one for each lag.",
-)
+@picture("lag")
 def ends_by_lag(o: Outcomes) -> Any:
+    """One step of lag or two
+
+    Pairs of the same configuration: where they overlap, the indexing makes no difference.
+
+    A dot plot of final squared errors, two rows per configuration, one for each lag.
+    """
     pair = {"ONE": "one step", "TWO": "two steps, as printed"}
     return _pair_of_ends(o, "lag", "lag", pair, gap=0.24)
 

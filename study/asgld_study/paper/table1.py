@@ -28,7 +28,7 @@ from asgld.theory import Table1Row, table1
 from asgld.theory.plots import COLORS
 from asgld_study.cells import measure_cells
 from asgld_study.drawing import INK, panels, picture, series
-from asgld_study.engine import Experiment, Outcomes, Size, Task
+from asgld_study.engine import Outcomes, Size, Task, experiment
 from asgld_study.judge import (
     LOG_D,
     LOGS,
@@ -67,8 +67,10 @@ _PLANS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@experiment("table1", "Table 1")
 def tasks(size: Size) -> list[Task]:
-    """Cells of the rows of the table alone; an escape ends with the fall."""
+    """Do the fourteen methods of the paper's table keep to the powers and logarithms printed?"""
+    # Cells of the rows of the table alone; an escape ends with the fall.
     plan = dataclasses.replace(cells.PLANS["full"], **_PLANS[size.name], rotations=(True,))
     rows = {contender.label for contender in cells.contenders_of_table()}
     escapes = [
@@ -79,14 +81,7 @@ def tasks(size: Size) -> list[Task]:
     return [cell.task for cell in (*cells.chain_cells(plan), *escapes) if cell.label in rows]
 
 
-EXPERIMENTS = (
-    Experiment(
-        "table1",
-        "Table 1",
-        "Do the fourteen methods of the paper's table keep to the powers and logarithms printed?",
-        tasks,
-    ),
-)
+EXPERIMENTS = (tasks,)
 
 
 def run_comparison(
@@ -179,17 +174,17 @@ def report_rows(o: Outcomes) -> TableRows:
     ]
 
 
-@picture(
-    "table1",
-    "table1",
-    "Table 1: powers of 1/eps, and escape against d",
-    "Left: a point to the right of its bar would violate the printed bound; a point to the left "
-    "agrees with it and proves nothing. Right: methods whose line rises like a straight one on "
-    "these axes pay a power of d for an escape.",
-    "Left, printed and measured exponents, one row per method; right, median steps to leave a "
-    "saddle against dimension, one line per method.",
-)
+@picture("table1")
 def table1_picture(o: Outcomes) -> Any:
+    """Table 1: powers of 1/eps, and escape against d
+
+    Left: a point to the right of its bar would violate the printed bound; a point to the left
+    agrees with it and proves nothing. Right: methods whose line rises like a straight one on these
+    axes pay a power of d for an escape.
+
+    Left, printed and measured exponents, one row per method; right, median steps to leave a saddle
+    against dimension, one line per method.
+    """
     rows = measured_rows(o)
     figure, axes = panels(1, 2, 0.24 * len(rows) + 1.1)
     panel, height = axes[0, 0], np.arange(len(rows))[::-1]
@@ -301,15 +296,12 @@ def _printed_calls(oracle: str) -> set[str]:
     return _CURVATURE if "Hessian" in oracle else set()
 
 
-@claim(
-    "M15",
-    "Two Hessian-vector methods need log d / eps^1.25.",
-    "section 2",
-    "table1",
-    note="7/4, as Table 1 and the cited papers have it.",
-    item="Section 2",
-)
+@claim("M15", "section 2", "table1", item="Section 2")
 def m15(o: Outcomes) -> Checks:
+    """Two Hessian-vector methods need log d / eps^1.25.
+
+    7/4, as Table 1 and the cited papers have it.
+    """
     text_power = 1.25
     for number in (4, 5):
         row = measured_rows(o)[number - 1]
@@ -320,15 +312,12 @@ def m15(o: Outcomes) -> Checks:
             yield bound_check(says, row.chain, text_power + SLACK, core=False)
 
 
-@claim(
-    "M16",
-    "All existing methods need full gradients and a step that stops and tries.",
-    "section 2",
-    "table1",
-    note="Several rows of the same table work with stochastic gradients.",
-    item="Section 2",
-)
+@claim("M16", "section 2", "table1", item="Section 2")
 def m16(_: Outcomes) -> Checks:
+    """All existing methods need full gradients and a step that stops and tries.
+
+    Several rows of the same table work with stochastic gradients.
+    """
     rivals = [row for row in table1() if row.method not in ("agld", "asg", "asgld")]
     free = [row.method for row in rivals if "grad" not in _needs(row.method)]
     says = f"rivals that need no full gradient at all ({', '.join(free) or 'none'})"

@@ -39,17 +39,16 @@ from asgld_study.statistics import survival
 _ORDER = tuple(BY_LABEL)
 
 
-@picture(
-    "f1-dimension",
-    "table1",
-    "F1: escape from a strict saddle against dimension",
-    "A straight line on these axes is a power of d; the dotted line is a logarithm with the slope "
-    "that theory predicts at equal noise.",
-    "Median steps to fall below the saddle against d, one line per method, one panel for each "
-    "scaling of the noise and each rotation.",
-    paper=True,
-)
+@picture("f1-dimension", "table1", paper=True)
 def dimension_figure(o: Outcomes) -> Any:
+    """F1: escape from a strict saddle against dimension
+
+    A straight line on these axes is a power of d; the dotted line is a logarithm with the slope
+    that theory predicts at equal noise.
+
+    Median steps to fall below the saddle against d, one line per method, one panel for each scaling
+    of the noise and each rotation.
+    """
     rows, slope = dimension_rows(Comparison.of(o), "fall"), predicted_slope()
     rotations = [r for r in (True, False) if any(row["rotated"] is r for row in rows)]
     figure, axes = panels(len(rotations), 2, 3.2 * len(rotations) + 0.9, sharex=True, sharey=True)
@@ -70,17 +69,16 @@ def dimension_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f2-accuracy",
-    "table1",
-    "F2: cost against accuracy",
-    "Slopes are exponents of 1/eps. Iterations are counted for cubic-newton and trace, "
-    "gradient-equivalents for all others.",
-    "Median cost against 1/eps, one line per method: left on the worst-case chain, right on an "
-    "octopus whose curvature is tied to eps.",
-    paper=True,
-)
+@picture("f2-accuracy", "table1", paper=True)
 def accuracy_figure(o: Outcomes) -> Any:
+    """F2: cost against accuracy
+
+    Slopes are exponents of 1/eps. Iterations are counted for cubic-newton and trace,
+    gradient-equivalents for all others.
+
+    Median cost against 1/eps, one line per method: left on the worst-case chain, right on an
+    octopus whose curvature is tied to eps.
+    """
     found = Comparison.of(o)
     figure, axes = panels(1, 2, 4.4)
     sweeps = (("chain", "worst-case chain"), ("octopus eps", "octopus, curvature tied to eps"))
@@ -96,15 +94,14 @@ def accuracy_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f3-curvature",
-    "table1",
-    "F3: escape against the curvature of the saddle",
-    "The dotted line falls like 1/gamma.",
-    "Median steps to fall below the saddle against gamma, one line per method.",
-    paper=True,
-)
+@picture("f3-curvature", "table1", paper=True)
 def curvature_figure(o: Outcomes) -> Any:
+    """F3: escape against the curvature of the saddle
+
+    The dotted line falls like 1/gamma.
+
+    Median steps to fall below the saddle against gamma, one line per method.
+    """
     figure, panel = one_panel(4.2)
     gammas: list[float] = []
     for row in curvature_rows(Comparison.of(o)):
@@ -118,15 +115,14 @@ def curvature_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f4-late-saddles",
-    "table1",
-    "F4: late saddles",
-    "The published escape time has no k0: its lines would be flat.",
-    "Median steps to leave against the step k0 at which the saddle is met, one line per alpha.",
-    paper=True,
-)
+@picture("f4-late-saddles", "table1", paper=True)
 def late_figure(o: Outcomes) -> Any:
+    """F4: late saddles
+
+    The published escape time has no k0: its lines would be flat.
+
+    Median steps to leave against the step k0 at which the saddle is met, one line per alpha.
+    """
     figure, panel = one_panel(4.2)
     for i, row in enumerate(late_rows(Comparison.of(o))):
         k0s = [int(k[3:]) for k in row if k.startswith("k0=")]
@@ -138,16 +134,15 @@ def late_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f5-survival",
-    "table1",
-    "F5: survival at the saddle",
-    "All lines of a panel are of one dimension, the largest up to 256.",
-    "Share of replicas that have not fallen below the saddle against steps, one line per method, "
-    "for both scalings of the noise.",
-    paper=True,
-)
+@picture("f5-survival", "table1", paper=True)
 def survival_figure(o: Outcomes) -> Any:
+    """F5: survival at the saddle
+
+    All lines of a panel are of one dimension, the largest up to 256.
+
+    Share of replicas that have not fallen below the saddle against steps, one line per method, for
+    both scalings of the noise.
+    """
     found = Comparison.of(o)
     sizes = {r.cell["problem_options"]["dim"] for r in found.select("dimension")}
     dim = max(d for d in sizes if d <= 256)
@@ -163,16 +158,15 @@ def survival_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f6-paths",
-    "table1",
-    "F6: value against cost, tuned methods",
-    "Lines are medians, bands reach from the first to the third quartile of the replicas.",
-    "f above the lowest value seen against gradient-equivalents, one line per method, one panel "
-    "per problem.",
-    paper=True,
-)
+@picture("f6-paths", "table1", paper=True)
 def path_figure(o: Outcomes) -> Any:
+    """F6: value against cost, tuned methods
+
+    Lines are medians, bands reach from the first to the third quartile of the replicas.
+
+    f above the lowest value seen against gradient-equivalents, one line per method, one panel per
+    problem.
+    """
     families = tuned_families(Comparison.of(o))
     columns = min(3, len(families))
     rows = -(-len(families) // columns)
@@ -187,16 +181,15 @@ def path_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f7-profiles",
-    "table1",
-    "F7: performance profiles",
-    "The cost is the median to a second-order point; the best method is the cheapest of the panel.",
-    "Share of the problems on which a method costs at most tau times the best one, against tau, "
-    "for all methods and for each class of oracles.",
-    paper=True,
-)
+@picture("f7-profiles", "table1", paper=True)
 def profile_figure(o: Outcomes) -> Any:
+    """F7: performance profiles
+
+    The cost is the median to a second-order point; the best method is the cheapest of the panel.
+
+    Share of the problems on which a method costs at most tau times the best one, against tau, for
+    all methods and for each class of oracles.
+    """
     rows = realistic_rows(Comparison.of(o))
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     figure, axes = panels(2, 3, 5.6, sharey=True)
@@ -223,16 +216,15 @@ def profile_figure(o: Outcomes) -> Any:
     return figure
 
 
-@picture(
-    "f8-exponents",
-    "table1",
-    "F8: exponents of the step and of the noise",
-    "Fields without a number have beta < alpha/2, where the noise heats instead of annealing.",
-    "Two maps over alpha and beta: median steps to leave the saddle, and the median gradient norm "
-    "at the end.",
-    paper=True,
-)
+@picture("f8-exponents", "table1", paper=True)
 def exponent_figure(o: Outcomes) -> Any:
+    """F8: exponents of the step and of the noise
+
+    Fields without a number have beta < alpha/2, where the noise heats instead of annealing.
+
+    Two maps over alpha and beta: median steps to leave the saddle, and the median gradient norm at
+    the end.
+    """
     found = Comparison.of(o).select("exponents")
     alphas, betas = (sorted({r.tags[name] for r in found}) for name in ("alpha", "beta"))
     steps = max(r.cell["max_steps"] for r in found)
