@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from asgld.problems import Problem, problem_names
@@ -26,11 +24,10 @@ from asgld.problems import problem as make_problem
 from asgld.run.files import as_csv, write_bytes, write_text
 from asgld_study.catalog import BY_LABEL, Contender
 from asgld_study.cells import Cell, CellResult, measure_cells
+from asgld_study.console import stages
 from asgld_study.page import as_text
 from asgld_study.tuning import SettingSearch, options_by_theory, run_searches
 
-# Hears (stage, done, all, what).
-Show = Callable[[str, int, int, str], None]
 _DEFAULT = "gd,perturbed-gd,agld,asgld,cubic-newton"
 
 
@@ -92,7 +89,7 @@ def compare(
                  gamma=gamma, tags={"label": c.label, "mode": mode.value})
             for c in contenders
         ]  # fmt: skip
-        with _stages(console) as show:
+        with stages(console, out) as show:
             if mode is Mode.THEORY:
                 cells = [_proved(cell, subject, kept[cell.label]) for cell in cells]
             elif mode is Mode.PRACTICAL:
@@ -141,7 +138,7 @@ def table1(
     from asgld_study.paper.table1_tables import measured_tables
 
     console = Console()
-    with _stages(console) as show:
+    with stages(console, out) as show:
         found = table1.run_comparison(
             PLANS[size.value], folder=out / "cells", jobs=jobs, report=show
         )
@@ -251,19 +248,3 @@ def _print_failures(console: Console, results: Sequence[CellResult]) -> None:
     for r in results:
         if r.error:
             console.print(f"[red]{r.label} on {r.cell['problem']} failed: {escape(r.error)}[/red]")
-
-
-@contextlib.contextmanager
-def _stages(console: Console) -> Iterator[Show]:
-    """A bar for each stage."""
-    columns = (TextColumn("{task.description:36s}"), BarColumn(), TextColumn("{task.completed:.0f}"
-               "/{task.total:.0f}"), TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        bars: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int, what: str) -> None:
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage, total=total)
-            progress.update(bars[stage], completed=done, description=f"{stage}: {what}")
-
-        yield show
