@@ -25,7 +25,7 @@ from asgld.run.files import as_csv, format_number, write_bytes, write_text
 from asgld.theory import item
 from asgld.theory.published import VERDICTS
 from asgld_study.drawing import INK, Picture
-from asgld_study.engine import Measured, Outcomes, Progress, in_parallel
+from asgld_study.engine import Measured, Outcomes, Progress, in_parallel, paragraphs
 from asgld_study.judge import Finding, as_row, tally
 
 Row = dict[str, Any]
@@ -61,6 +61,11 @@ class DataTable:
             return self.rows(outcomes)
         except Exception:  # the experiment says by itself what failed
             return []
+
+
+def table(name: str) -> Callable[[Callable[[Outcomes], list[Row]]], DataTable]:
+    """Turn the function that makes the rows into the table; its docstring is the heading."""
+    return lambda rows: DataTable(name, name, paragraphs(rows)[0], rows)
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,11 @@ def follow_kind(
 ) -> None:
     """Chains of one of the `KINDS` on one of the landscapes."""
     method, alpha, beta, sigma, variance = KINDS[label]
-    noise: dict[str, Any] = {} if method == "asg" else {"beta": beta, "sigma": sigma}
-    follow(
-        method, LANDSCAPES[function], start(replicas, dim), look, steps=steps,
-        feed=noisy(variance, seed=1), lr=LR, alpha=alpha, delta=delta, **noise,
-    )  # fmt: skip
+    options: dict[str, Any] = {"lr": LR, "alpha": alpha, "delta": delta}
+    if method != "asg":
+        options |= {"beta": beta, "sigma": sigma}
+    x0, feed = start(replicas, dim), noisy(variance, seed=1)
+    follow(method, LANDSCAPES[function], x0, look, steps=steps, feed=feed, **options)
 
 
 def measure_powers(label: str, delta: float, *, steps: int, replicas: int) -> dict[str, Any]:

@@ -56,11 +56,10 @@ def measure_terms(
 
     follow_kind(label, function, look, dim=dim, replicas=replicas, steps=steps)
     value = {"label": label, "function": function, "dim": dim, "k": ks, "smallest": smallest}
+    sums_of_powers, gap = Accumulators(*np.array(rows).T), np.array(gaps)
+    known = {"lr": LR, "smoothness": SMOOTHNESS, "sigma": sigma, "gradient_variance": variance}
     for version in _VERSIONS:
-        bound = terms_of(
-            Accumulators(*np.array(rows).T), lr=LR, smoothness=SMOOTHNESS, f_gap=np.array(gaps),
-            sigma=sigma, gradient_variance=variance, version=version,
-        )  # fmt: skip
+        bound = terms_of(sums_of_powers, f_gap=gap, version=version, **known)
         value[version] = {name: np.asarray(term).tolist() for name, term in bound._asdict().items()}
     return value
 
@@ -68,17 +67,12 @@ def measure_terms(
 @experiment("terms", "The three terms of Theorem 1")
 def term_tasks(size: Size) -> list[Task]:
     """Does I1 + I2 + I3 bound the squared gradient?"""
-    cases = [
-        (label, "waves", dim)
-        for label in ("ASGLD (1, 1)", "AGLD (0, 1)", "ASG (1)")
-        for dim in (1, 2, 10, 100)
-    ]
-    cases += [("plain descent", "bowl", dim) for dim in (1, 2, 10)]
+    run = partial(task, measure_terms, steps=size.grid, replicas=size.chains)
+    labels = ("ASGLD (1, 1)", "AGLD (0, 1)", "ASG (1)")
     return [
-        task(measure_terms, label=label, function=function, dim=dim, steps=size.grid,
-             replicas=size.chains)
-        for label, function, dim in cases
-    ]  # fmt: skip
+        *(run(label=n, function="waves", dim=d) for n in labels for d in (1, 2, 10, 100)),
+        *(run(label="plain descent", function="bowl", dim=dim) for dim in (1, 2, 10)),
+    ]
 
 
 EXPERIMENTS = (term_tasks,)

@@ -141,14 +141,15 @@ def escape_times(
         times[is_out & times.isinf()] = float(view.step)
         return bool((times.isfinite().sum(1) >= enough).all())
 
-    variance = 0.0 if noise == "none" else setting.variance
-    is_quiet = math.isinf(setting.beta)
-    injected: dict[str, Any] = {} if is_quiet else {"beta": setting.beta, "sigma": sigma}
-    follow(
-        "asg" if is_quiet else "asgld", saddle, torch.zeros(replicas, dim, dtype=torch.float64),
-        look, steps=limit, feed=noisy(variance, mask=mask), lr=LR, alpha=setting.alpha, delta=DELTA,
-        d_init=1.0 + setting.k0 * (DELTA + setting.variance), **injected,
-    )  # fmt: skip
+    feed = noisy(0.0 if noise == "none" else setting.variance, mask=mask)
+    x0 = torch.zeros(replicas, dim, dtype=torch.float64)
+    d_init = 1.0 + setting.k0 * (DELTA + setting.variance)
+    options: dict[str, Any] = {"lr": LR, "alpha": setting.alpha, "delta": DELTA, "d_init": d_init}
+    if math.isinf(setting.beta):
+        follow("asg", saddle, x0, look, steps=limit, feed=feed, **options)
+    else:
+        options |= {"beta": setting.beta, "sigma": sigma}
+        follow("asgld", saddle, x0, look, steps=limit, feed=feed, **options)
     return times
 
 
@@ -210,13 +211,14 @@ def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int)
         times[(view.x[:, :8].abs() >= RADIUS) & times.isinf()] = float(view.step)
         return bool(times.isfinite().all())
 
-    follow(
-        "asgld", _Quadratic(eigenvalues), torch.zeros(replicas, 16, dtype=torch.float64), look,
-        steps=_DIRECTION_STEPS, feed=noisy(VARIANCE),
+    def keep(x: Tensor) -> Tensor:
         # Walls at 10 radii keep the first to leave from overflowing while the last is waited for.
-        keep=lambda x: x.clamp_(-10.0 * RADIUS, 10.0 * RADIUS),
-        lr=lr, alpha=alpha, beta=1.0, sigma=SIGMA, delta=DELTA,
-    )  # fmt: skip
+        return x.clamp_(-10.0 * RADIUS, 10.0 * RADIUS)
+
+    x0, steps = torch.zeros(replicas, 16, dtype=torch.float64), _DIRECTION_STEPS
+    how: dict[str, Any] = {"steps": steps, "feed": noisy(VARIANCE), "keep": keep}
+    options: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": 1.0, "sigma": SIGMA}
+    follow("asgld", _Quadratic(eigenvalues), x0, look, delta=DELTA, **how, **options)
     first, last = times.amin(1).tolist(), times.amax(1).tolist()
     return {"alpha": alpha, "lr": lr, "spread": spread, "first": first, "last": last}
 
@@ -279,12 +281,11 @@ def noise_tasks(size: Size) -> list[Task]:
     """Does ASG leave a saddle, and what if its noise misses the direction?"""
     # ASG lives by the noise of its gradients alone.
     limit = {"tiny": 50, "reduced": 2_000, "full": 5_000}[size.name]
-    kinds = [("ASG (1)", noise) for noise in ("all", "stable", "none")]
+    run = partial(task, measure_noise, limit=limit, replicas=size.escapes)
     return [
-        task(measure_noise, label=label, noise=noise, beta=KINDS[label][1], limit=limit,
-             replicas=size.escapes)
-        for label, noise in (*kinds, ("ASGLD (1, 1)", "stable"))
-    ]  # fmt: skip
+        *(run(label="ASG (1)", beta=math.inf, noise=noise) for noise in ("all", "stable", "none")),
+        run(label="ASGLD (1, 1)", beta=1.0, noise="stable"),
+    ]
 
 
 @experiment("directions", "Several escape directions")

@@ -8,7 +8,9 @@ ten chains are near a minimum and the mean of |grad f|^2 over chains is at most 
 
 from __future__ import annotations
 
+import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from asgld_study.chains import View, due_steps, follow, noisy
 from asgld_study.drawing import legend, log_log, panels, picture, plain, plot
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOG_D, LOGS, Checks, at_most, claim
-from asgld_study.page import DataTable, Row
+from asgld_study.page import Row, table
 from asgld_study.statistics import Estimate, crossing_slope
 
 GAMMA, LR, DELTA, SIGMA, VARIANCE = 0.5, 0.5, 0.1, 0.3, 0.1
@@ -56,7 +58,9 @@ def measure_minima(
     saddle = problem("strict-saddle", dim=dim, gamma=GAMMA)
     scale = 1.0 if noise == "fixed" else 4.0 / dim
     variance = 0.0 if method == "agld" else scale * VARIANCE
-    injected: dict[str, Any] = {"beta": beta, "sigma": SIGMA * math.sqrt(scale)}
+    options: dict[str, Any] = {"lr": LR, "alpha": alpha, "delta": DELTA}
+    if method != "asg":
+        options |= {"beta": beta, "sigma": SIGMA * math.sqrt(scale)}
     due = set(due_steps(steps, decades=math.log10(steps), per_decade=_PER_DECADE))
     seen, squares, arrived = [], [], []
 
@@ -68,11 +72,8 @@ def measure_minima(
         seen.append(view.step)
         return bool(squares[-1].mean() < 0.8 * min(eps) ** 2 and arrived[-1].mean() >= _ARRIVED)
 
-    follow(
-        method, saddle, torch.zeros(replicas, dim, dtype=torch.float64), look, steps=steps,
-        feed=noisy(variance, theta=theta), lr=LR, alpha=alpha, delta=DELTA,
-        **({} if method == "asg" else injected),
-    )  # fmt: skip
+    x0, feed = torch.zeros(replicas, dim, dtype=torch.float64), noisy(variance, theta=theta)
+    follow(method, saddle, x0, look, steps=steps, feed=feed, **options)
     times = crossing_times(eps, np.array(seen), np.array(squares), np.array(arrived))
     return {
         "label": label,
@@ -119,13 +120,13 @@ def minima_tasks(size: Size) -> list[Task]:
     """How many steps and samples to a second-order point, in d and in eps?"""
     # Dimensions at both scalings of the noise; limits as the slowest of the laws needs.
     dims = {"tiny": (4, 8), "reduced": (4, 8, 16, 32), "full": (4, 8, 16, 32, 64)}[size.name]
+    steps = {label: max(size.minima // 4, 100) for label in KINDS}
+    steps |= {label: size.minima for label, (_, alpha, _, _) in KINDS.items() if alpha > 0.0}
+    run = partial(task, measure_minima, replicas=size.chains)
     return [
-        task(measure_minima, label=label, dim=dim, noise=noise, replicas=size.chains,
-             steps=size.minima if alpha > 0.0 else max(size.minima // 4, 100))
-        for label, (_, alpha, _, _) in KINDS.items()
-        for dim in dims
-        for noise in ("fixed", "total")
-    ]  # fmt: skip
+        run(label=label, dim=dim, noise=noise, steps=steps[label])
+        for label, dim, noise in itertools.product(KINDS, dims, ("fixed", "total"))
+    ]
 
 
 EXPERIMENTS = (minima_tasks,)
@@ -208,7 +209,9 @@ def steps_to_a_minimum(o: Outcomes) -> Any:
 PICTURES = (steps_to_a_minimum,)
 
 
+@table("minima")
 def minima_rows(o: Outcomes) -> list[Row]:
+    """Steps to a minimum."""
     columns = sorted({*FAST, *SLOW}, reverse=True)
     return [
         {
@@ -221,4 +224,4 @@ def minima_rows(o: Outcomes) -> list[Row]:
     ]
 
 
-TABLES = (DataTable("minima", "minima", "Steps to a minimum.", minima_rows),)
+TABLES = (minima_rows,)

@@ -41,7 +41,7 @@ from asgld_study.drawing import (
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOGS, SLACK, Checks, Claim, at_least, at_most, between, claim
 from asgld_study.landscapes import LANDSCAPES, start
-from asgld_study.page import DataTable, Row
+from asgld_study.page import Row, table
 from asgld_study.paper.bounds import SMOOTHNESS, TERMS, growth, late
 from asgld_study.paper.minima import eps_power
 from asgld_study.statistics import Estimate, mean, scaled, slope
@@ -109,8 +109,9 @@ def trajectory(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """log k, (T,), and weighted averages and last values of |grad f|^2, (T, replicas)."""
     function = LANDSCAPES[case.function]
-    noise: dict[str, Any] = {} if case.method == "asg" else {"beta": case.beta, "sigma": SIGMA}
-    variance = 0.0 if case.method == "agld" else VARIANCE
+    options: dict[str, Any] = {"lr": LR, "alpha": case.alpha, "delta": delta}
+    if case.method != "asg":
+        options |= {"beta": case.beta, "sigma": SIGMA}
     ks = due_steps(steps)
     due, averages, lasts = set(ks), [], []
     weighted, total = torch.zeros(replicas, dtype=torch.float64), 0.0
@@ -127,10 +128,8 @@ def trajectory(
         weighted.add_(squares, alpha=weight)
         total += weight
 
-    follow(
-        case.method, function, start(replicas), look, steps=steps,
-        feed=noisy(variance, theta=case.theta), lr=LR, alpha=case.alpha, delta=delta, **noise,
-    )  # fmt: skip
+    feed = noisy(0.0 if case.method == "agld" else VARIANCE, theta=case.theta)
+    follow(case.method, function, start(replicas), look, steps=steps, feed=feed, **options)
     return np.log(np.array(ks, dtype=np.float64)), np.array(averages), np.array(lasts)
 
 
@@ -143,12 +142,9 @@ def _last_decade(log_k: FloatArray) -> npt.NDArray[np.bool_]:
     return np.asarray(log_k >= log_k[-1] - math.log(10.0) - 1e-9)
 
 
-def measure_case(
-    method: str, alpha: float, beta: float, theta: float, function: str, *, steps: int,
-    replicas: int,
-) -> dict[str, Any]:  # fmt: skip
+def measure_case(*, steps: int, replicas: int, **of_case: Any) -> dict[str, Any]:
     """One case: exponents over the last decade, over the last two, and over log k for slow ones."""
-    case = Case(method, alpha, beta, theta, function)
+    case = Case(**of_case)
     log_k, averages, lasts = trajectory(case, steps=steps, replicas=replicas)
     is_late = _last_decade(log_k)
     return {
@@ -232,12 +228,12 @@ def exponent_tasks(size: Size) -> list[Task]:
 @experiment("delta", "A tiny delta")
 def delta_tasks(size: Size) -> list[Task]:
     """What if delta is too small to feed the accumulator?"""
+    run = partial(task, measure_delta, steps=size.steps, replicas=size.chains)
     return [
-        task(measure_delta, alpha=alpha, beta=beta, delta=delta, steps=size.steps,
-             replicas=size.chains)
+        run(alpha=alpha, beta=beta, delta=delta)
         for alpha, beta in ((0.0, 1.0), (0.0, 2.0), (1.0, 1.0), (1.0, 2.0))
         for delta in (TINY_DELTA, DELTA)
-    ]  # fmt: skip
+    ]
 
 
 @experiment("region", "Where it converges")
@@ -613,7 +609,9 @@ def _with_interval(name: str, of: Estimate) -> Row:
     return {name: of["value"], "low": of["low"], "high": of["high"]}
 
 
+@table("plateau")
 def plateau_rows(o: Outcomes) -> list[Row]:
+    """Mean squared gradient of SGLD."""
     return [
         {
             "d": v["dim"],
@@ -626,7 +624,9 @@ def plateau_rows(o: Outcomes) -> list[Row]:
     ]
 
 
+@table("exponents")
 def exponent_rows(o: Outcomes) -> list[Row]:
+    """Exponents over the last decade, with 95 % intervals of the last iterate."""
     return [
         {
             "case": v["label"],
@@ -639,7 +639,9 @@ def exponent_rows(o: Outcomes) -> list[Row]:
     ]
 
 
+@table("delta")
 def delta_rows(o: Outcomes) -> list[Row]:
+    """Exponents with a tiny and with a real delta."""
     return [
         {
             "alpha": v["alpha"],
@@ -653,13 +655,4 @@ def delta_rows(o: Outcomes) -> list[Row]:
     ]
 
 
-TABLES = (
-    DataTable("plateau", "plateau", "Mean squared gradient of SGLD.", plateau_rows),
-    DataTable(
-        "exponents",
-        "exponents",
-        "Exponents over the last decade, with 95 % intervals of the last iterate.",
-        exponent_rows,
-    ),
-    DataTable("delta", "delta", "Exponents with a tiny and with a real delta.", delta_rows),
-)
+TABLES = (plateau_rows, exponent_rows, delta_rows)

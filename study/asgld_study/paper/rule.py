@@ -8,8 +8,9 @@ those on which it is judged; the noise of the Langevin methods is small, sigma =
 
 from __future__ import annotations
 
+import itertools
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from asgld_study.drawing import legend, outer, panels, picture, plot
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import SLACK, Checks, at_least, at_most, claim
 from asgld_study.landscapes import LANDSCAPES, start
-from asgld_study.page import DataTable, Row
+from asgld_study.page import Row, table
 from asgld_study.statistics import Estimate, mean_difference, ratio_of_medians
 
 # ------------------------------------------------------------------------------------ special cases
@@ -106,11 +107,9 @@ def measure_law(matched: str, *, replicas: int, steps: int) -> dict[str, Any]:
     delta, x0 = 0.01, torch.full((replicas, 1), 1.0, dtype=torch.float64)
     common: dict[str, Any] = {"steps": steps, "lr": LR, "alpha": 1.0}
     asg = follow("asg", _WAVES, x0, feed=noisy(VARIANCE, seed=1), delta=delta, **common)
-    agld = follow(
-        "agld", _WAVES, x0, seed=2, beta=1.0,
-        sigma=SIGMA if matched == "nothing" else math.sqrt(LR * VARIANCE / 2.0),
-        delta=delta + (VARIANCE if matched == "sigma and delta" else 0.0), **common,
-    )  # fmt: skip
+    sigma = SIGMA if matched == "nothing" else math.sqrt(LR * VARIANCE / 2.0)
+    fed = VARIANCE if matched == "sigma and delta" else 0.0
+    agld = follow("agld", _WAVES, x0, seed=2, beta=1.0, sigma=sigma, delta=delta + fed, **common)
     a, b = np.sort(asg[:, 0].numpy()), np.sort(agld[:, 0].numpy())
     grid = np.concatenate([a, b])
     distance = np.abs(
@@ -184,10 +183,8 @@ def measure_features(
         pull = -y * torch.sigmoid(-margin) / BATCH
         return torch.bmm(pull.unsqueeze(1), a).squeeze(1) + RIDGE * x
 
-    x = follow(
-        method, None, torch.zeros(replicas, DIM), steps=steps, feed=feed, seed=seed, lr=lr,
-        d_init=_D_INIT, delta=_DELTA, **options,
-    )  # fmt: skip
+    options = {"seed": seed, "lr": lr, "d_init": _D_INIT, "delta": _DELTA, **options}
+    x = follow(method, None, torch.zeros(replicas, DIM), steps=steps, feed=feed, **options)
     margin = torch.bmm(features, x.unsqueeze(-1)).squeeze(-1) * labels
     loss = torch.nn.functional.softplus(-margin).mean(-1) + 0.5 * RIDGE * x.square().sum(-1)
     final = torch.nan_to_num(loss, nan=1e6, posinf=1e6)
@@ -199,14 +196,11 @@ def feature_tasks(size: Size) -> list[Task]:
     """Do adaptive steps pay where most features are rare?"""
     # Every lr on two sets of data: seed 1 to choose by, seed 0 to judge by.
     steps, replicas = {"tiny": (20, 3), "reduced": (500, 10), "full": (2_000, 20)}[size.name]
+    run = partial(task, measure_features, steps=steps, replicas=replicas)
     return [
-        task(measure_features, label=label, lr=lr, zipf=zipf, steps=steps, replicas=replicas,
-             seed=seed)
-        for zipf in (True, False)
-        for seed in (0, 1)
-        for label in KINDS
-        for lr in LRS
-    ]  # fmt: skip
+        run(label=label, lr=lr, zipf=zipf, seed=seed)
+        for zipf, seed, label, lr in itertools.product((True, False), (0, 1), KINDS, LRS)
+    ]
 
 
 EXPERIMENTS = (identity_tasks, feature_tasks)
@@ -345,7 +339,9 @@ PICTURES = (rare_features,)
 # ------------------------------------------------------------------------------------ tables
 
 
+@table("identities")
 def identity_rows(o: Outcomes) -> list[Row]:
+    """Largest differences after 200 steps, and distances of distributions."""
     cases = _cases(o)
     rows = {
         "ASGLD (0, 0) and a hand-written SGLD": cases["sgld"],
@@ -362,7 +358,9 @@ def identity_rows(o: Outcomes) -> list[Row]:
     return [{"comparison": name, "difference": gap} for name, gap in rows.items()]
 
 
+@table("features")
 def feature_rows(o: Outcomes) -> list[Row]:
+    """Objective at the end."""
     return [
         {
             "features": "rare" if v["zipf"] else "equally frequent",
@@ -374,12 +372,4 @@ def feature_rows(o: Outcomes) -> list[Row]:
     ]
 
 
-TABLES = (
-    DataTable(
-        "identities",
-        "identities",
-        "Largest differences after 200 steps, and distances of distributions.",
-        identity_rows,
-    ),
-    DataTable("features", "features", "Objective at the end.", feature_rows),
-)
+TABLES = (identity_rows, feature_rows)

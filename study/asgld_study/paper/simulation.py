@@ -29,7 +29,7 @@ from asgld import reference
 from asgld.problems import problem
 from asgld.run.history import Record
 from asgld.theory.plots import COLORS
-from asgld_study.chains import Feed, follow
+from asgld_study.chains import Feed, View, follow
 from asgld_study.drawing import (
     INK,
     clipped,
@@ -46,7 +46,7 @@ from asgld_study.drawing import (
 )
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import Checks, at_least, at_most, claim
-from asgld_study.page import DataTable, Row
+from asgld_study.page import DataTable, Row, table
 from asgld_study.statistics import earlier, mean, median, share
 
 SETTING: dict[str, float] = {"lr": 0.1, "d_init": 1.0, "delta": 0.01}
@@ -227,10 +227,12 @@ def measure_study(
         for step, z in enumerate(itertools.islice(path, steps), start=1):
             watch.see(step, torch.from_numpy(z))
     else:
-        follow(
-            configuration.method, data, x0, lambda view: watch.see(view.step, view.x), steps=steps,
-            feed=feed, seed=seed, keep=_KEEPERS[space], lr_decay=configuration.lr_decay, **options,
-        )  # fmt: skip
+        options |= {"seed": seed, "keep": _KEEPERS[space], "lr_decay": configuration.lr_decay}
+
+        def look(view: View) -> None:
+            watch.see(view.step, view.x)
+
+        follow(configuration.method, data, x0, look, steps=steps, feed=feed, **options)
     samples = sum(configuration.batch_at(k, data.num_samples) for k in range(steps))
     names = {"number": number, "label": configuration.label, "space": space, "lag": lag}
     return {**names, **changes, "samples": samples, **watch.found()}
@@ -239,41 +241,41 @@ def measure_study(
 # ------------------------------------------------------------------------------------ tasks
 
 
+def _runs(amount: tuple[int, int], **options: Any) -> Task:
+    """A configuration on so many data sets for so many steps."""
+    return task(measure_study, replicas=amount[0], steps=amount[1], **options)
+
+
 @experiment("study", "The simulation study")
 def study_tasks(size: Size) -> list[Task]:
     """Two variances of a Gaussian: which of the paper's twelve configurations find them?"""
-    replicas, steps = size.study
-    return [task(measure_study, number=n, replicas=replicas, steps=steps) for n in BY_NUMBER]
+    return [_runs(size.study, number=number) for number in BY_NUMBER]
 
 
 @experiment("settings", "The study under other settings")
 def setting_tasks(size: Size) -> list[Task]:
     """Do the comparisons survive another step size and another noise?"""
     # lr and sigma over a factor of ten each, for the configurations that claims compare.
-    replicas, steps = size.sweep
-    tasks = []
-    for number, lr in itertools.product(("2", "4", "5", "8", "9", "9b", "10"), (0.03, 0.1, 0.3)):
-        has_noise = BY_NUMBER[number].method != "asg"
-        for noise in [{"sigma": sigma} for sigma in (0.03, 0.1, 0.3)] if has_noise else [{}]:
-            changes = {"lr": lr, **noise}
-            tasks.append(
-                task(measure_study, number=number, replicas=replicas, steps=steps, **changes)
-            )
-    return tasks
+    sigmas = [{"sigma": sigma} for sigma in (0.03, 0.1, 0.3)]
+    return [
+        _runs(size.sweep, number=number, lr=lr, **noise)
+        for number in ("2", "4", "5", "8", "9", "9b", "10")
+        for lr in (0.03, 0.1, 0.3)
+        for noise in (sigmas if BY_NUMBER[number].method != "asg" else [{}])
+    ]
 
 
 @experiment("spaces", "The study in x instead of log x")
 def space_tasks(size: Size) -> list[Task]:
     """What changes if positivity is kept by force, by projection or by reflection?"""
     # x in place of log x, kept positive in two ways; it takes longer there.
-    replicas, steps = size.sweep[0], size.study[1]
     numbers = BY_NUMBER if size.name == "full" else ("2", "4", "5", "7", "9b", "10")
     tasks = []
     for space, number in itertools.product(("project", "reflect"), numbers):
         configuration = BY_NUMBER[number]
         lr = configuration.options.get("lr", _X_D_INIT ** (configuration.alpha / 2) / 100.0)
-        changes = {"space": space, "lr": lr, "d_init": _X_D_INIT}
-        tasks.append(task(measure_study, number=number, replicas=replicas, steps=steps, **changes))
+        amount = (size.sweep[0], size.study[1])
+        tasks.append(_runs(amount, number=number, space=space, lr=lr, d_init=_X_D_INIT))
     return tasks
 
 
@@ -281,23 +283,21 @@ def space_tasks(size: Size) -> list[Task]:
 def start_tasks(size: Size) -> list[Task]:
     """What does a small positive delta as the start of D do?"""
     # D from 1e-8, which the paper's "small positive delta" may mean, up to 100.
-    replicas, steps = size.sweep
+    lrs = (0.01, 0.1, 1.0) if size.name == "full" else (0.1,)
     return [
-        task(measure_study, number=number, replicas=replicas, steps=steps, lr=lr, d_init=d_init,
-             delta=min(d_init, 0.01))
+        _runs(size.sweep, number=number, lr=lr, d_init=d_init, delta=min(d_init, 0.01))
         for number in ("5", "7", "9b", "10", "11")
         for d_init in (1e-8, 1e-4, 1e-2, 1.0, 100.0)
-        for lr in ((0.01, 0.1, 1.0) if size.name == "full" else (0.1,))
-    ]  # fmt: skip
+        for lr in lrs
+    ]
 
 
 @experiment("lag", "One step of lag or two")
 def lag_tasks(size: Size) -> list[Task]:
     """Does the literal indexing of Algorithm 1 behave differently?"""
     # Both indexings of the accumulator that the paper prints.
-    replicas, steps = size.sweep
     return [
-        task(measure_study, number=number, replicas=replicas, steps=steps, lag=lag)
+        _runs(size.sweep, number=number, lag=lag)
         for number in ("4", "5", "7", "10")
         for lag in ("ONE", "TWO")
     ]
@@ -572,7 +572,9 @@ PICTURES = (
 # ------------------------------------------------------------------------------------ tables
 
 
+@table("study")
 def study_rows(o: Outcomes) -> list[Row]:
+    """Squared error at the end over data sets, and hitting times."""
     rows = []
     for v in o["study"].values:
         q10, middle, q90 = np.quantile(v["final"], [0.1, 0.5, 0.9]).tolist()
@@ -613,9 +615,7 @@ def variant_rows(name: str, *keys: str) -> Callable[[Outcomes], list[Row]]:
 
 
 TABLES = (
-    DataTable(
-        "study", "study", "Squared error at the end over data sets, and hitting times.", study_rows
-    ),
+    study_rows,
     *(
         DataTable(name, name, caption, variant_rows(name, *keys))
         for name, caption, keys in (
