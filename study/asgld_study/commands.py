@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import enum
 import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.markup import escape
 from rich.table import Table
 
 from asgld.problems import Problem, problem_names
 from asgld.problems import problem as make_problem
-from asgld.run import files
-from asgld_study.comparison import analysis
-from asgld_study.sweep.catalog import BY_LABEL, Contender, proved_options
-from asgld_study.sweep.engine import Cell, Result, Store, run_cells, start_points
-from asgld_study.sweep.tuning import Search, run_searches
+from asgld.run.files import as_csv, write_bytes, write_text
+from asgld_study.catalog import BY_LABEL, Contender
+from asgld_study.cells import Cell, CellResult, measure_cells
+from asgld_study.console import stages
+from asgld_study.page import as_text
+from asgld_study.tuning import SettingSearch, options_by_theory, run_searches
 
 _DEFAULT = "gd,perturbed-gd,agld,asgld,cubic-newton"
 
@@ -73,44 +77,49 @@ def compare(
 ) -> None:
     """Compare methods on a problem under one cost count."""
     console = Console()
+    how: dict[str, Any] = {"folder": None if out is None else out / "cells", "jobs": jobs}
     try:
         subject_options = dict(_parse(text) for text in option or [])
         subject = make_problem(problem, **subject_options)
         contenders = _contenders(methods)
+        kept = _kept(setting or [], contenders)
         cells = [
-            Cell(problem, c.method, subject_options, c.base(subject), start, replicas=seeds,
-                 seed=seed, max_steps=max_steps, budget=budget, eps=eps, gamma=gamma,
-                 tags={"label": c.label, "mode": mode.value})
+            Cell(problem, c.method, subject_options, {**c.base(subject), **kept[c.label]}, start,
+                 replicas=seeds, seed=seed, max_steps=max_steps, budget=budget, eps=eps,
+                 gamma=gamma, tags={"label": c.label, "mode": mode.value})
             for c in contenders
         ]  # fmt: skip
-        store = None if out is None else Store(out / "cells")
-        kept = _kept(setting or [], contenders)
-        with _progress(console) as progress:
-            cells = _with_options(cells, contenders, subject, kept, mode, trials, store, jobs,
-                                  progress)  # fmt: skip
-            task = progress.add_task("runs", total=len(cells))
+        with stages(console, out) as show:
+            if mode is Mode.THEORY:
+                cells = [_proved(cell, subject, kept[cell.label]) for cell in cells]
+            elif mode is Mode.PRACTICAL:
+                found = run_searches(
+                    [_search(cell, trials) for cell in cells],
+                    **how,
+                    report=partial(show, "settings"),
+                )
+                cells = [
+                    dataclasses.replace(cell, options=tuned.options)
+                    for cell, tuned in zip(cells, found, strict=True)
+                ]
+            results = measure_cells(cells, **how, report=partial(show, "runs"))
+            rows = _rows(results)
+            if out is not None:
+                from asgld_study.paper.table1_figures import compare_picture
 
-            def show(done: int, total: int, result: Result) -> None:
-                progress.update(task, completed=done, description=result.label)
-
-            results = run_cells(cells, store=store, jobs=jobs, report=show)
+                write_text(out / "compare.csv", as_csv(rows))
+                drawn = compare_picture(results, problem).render({}, ("png",))
+                write_bytes(out / "compare.png", drawn["png"])
     except (ValueError, TypeError) as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(f"[red]{escape(str(error))}[/red]")
         raise typer.Exit(2) from error
-    rows = _rows(results)
     console.print(_table(rows, f"{subject!r}, start {start}, {seeds} seeds, {mode} settings"))
     console.print(
         f"median to |grad f| <= {eps:g} and lambda_min >= -{gamma:g}, censored replicas included; "
         "cost in gradient-equivalents (value 0.5, product 2, Hessian d)"
     )
-    for row in analysis.failures(results):
-        console.print(f"[red]{row['method']} failed: {row['error']}[/red]")
+    _print_failures(console, results)
     if out is not None:
-        from asgld_study.comparison.figures import compare_figure
-
-        files.write_text(out / "compare.csv", files.as_csv(rows))
-        figure = compare_figure([r for r in results if not r.error], problem)
-        files.write_bytes(out / "compare.png", files.as_bytes(figure, "png"))
         console.print(f"table: {out / 'compare.csv'}   figure: {out / 'compare.png'}")
 
 
@@ -124,31 +133,34 @@ def table1(
     ),
 ) -> None:
     """Measure the paper's Table 1: tables, figures and a page."""
-    from asgld_study.comparison import figures, page
-    from asgld_study.experiments.table1 import run_study
+    from asgld_study.paper import table1, table1_figures, table1_page
+    from asgld_study.paper.table1_cells import PLANS
+    from asgld_study.paper.table1_tables import measured_tables
 
     console = Console()
-    with _progress(console) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int, what: str) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=total)
-            progress.update(tasks[stage], completed=done, description=f"{stage}: {what}")
-
-        study = run_study(size.value, store=Store(out / "cells"), jobs=jobs, report=show)
-    tables = page.tables(study)
-    for name, rows in tables.items():
-        if rows:
-            files.write_text(out / f"{name}.csv", files.as_csv(_filled(rows)))
-    manifest = page.manifest(study, _command(), _machine(jobs))
-    files.write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    files.write_text(out / "table1.md", page.page(study, manifest, tables))
-    for name, figure in figures.all_figures(study).items():
-        files.write_bytes(out / "figures" / f"{name}.png", files.as_bytes(figure, "png"))
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+        "jobs": jobs,
+    }
+    command = " ".join(["asgld", *sys.argv[1:]])
+    with stages(console, out) as show:
+        plan = PLANS[size.value]
+        found = table1.run_comparison(plan, folder=out / "cells", jobs=jobs, report=show)
+        tables = measured_tables(found)
+        tables |= table1.judged_tables(tables)
+        table1_page.write_tables(out, tables)
+        manifest = table1_page.manifest(size.value, found, command, machine)
+        write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+        write_text(out / "table1.md", table1_page.page(tables, manifest))
+        outcomes = table1.as_outcomes(found)
+        for done, picture in enumerate(table1_figures.PICTURES, start=1):
+            content = picture.render(outcomes, ("png",))["png"]
+            write_bytes(out / "figures" / f"{picture.name}.png", content)
+            show("figures", done, len(table1_figures.PICTURES), picture.name)
     console.print(_table(tables["checks"], "What theory predicts"))
-    for row in tables["failures"]:
-        console.print(f"[red]{row['method']} on {row['problem']} failed: {row['error']}[/red]")
+    _print_failures(console, found.results)
     console.print(f"page: {out / 'table1.md'}   tables, figures, manifest: {out}")
 
 
@@ -184,55 +196,28 @@ def _kept(settings: list[str], contenders: list[Contender]) -> dict[str, dict[st
     return kept
 
 
-def _with_options(
-    cells: list[Cell],
-    contenders: list[Contender],
-    subject: Problem,
-    kept: dict[str, dict[str, Any]],
-    mode: Mode,
-    trials: int,
-    store: Store | None,
-    jobs: int,
-    progress: Progress,
-) -> list[Cell]:
-    """The cells with their options filled in as the mode says."""
-    from dataclasses import replace
+def _proved(cell: Cell, subject: Problem, kept: dict[str, Any]) -> Cell:
+    """The cell with options by theory, but for those that the user gave."""
+    proved = options_by_theory(BY_LABEL[cell.label], subject, cell)
+    if proved is None:
+        raise ValueError(
+            f"mode='theory': problem {cell.problem!r} proves no constants; use --mode practical"
+        )
+    return dataclasses.replace(cell, options={**cell.options, **proved, **kept})
 
-    chosen: list[dict[str, Any]] = [kept[c.label] for c in contenders]
-    if mode is Mode.THEORY:
-        x0 = start_points(subject, replace(cells[0], replicas=1))
-        gap = max(float(subject.value(x0)[0]) - (subject.facts.minimum or 0.0), 1e-3)
-        for i, c in enumerate(contenders):
-            proved = proved_options(c, subject, eps=cells[i].eps, gamma=cells[i].gamma, gap=gap)
-            if proved is None:
-                raise ValueError(
-                    f"mode='theory': problem {cells[i].problem!r} proves no constants; use "
-                    "--mode practical"
-                )
-            chosen[i] = {**proved, **kept[c.label]}
-    elif mode is Mode.PRACTICAL:
-        task = progress.add_task("settings", total=len(cells))
-        searches = []
-        for cell, c in zip(cells, contenders, strict=True):
-            fixed = {**cell.options, **kept[c.label]}
-            ranges = {k: v for k, v in c.search_ranges.items() if k not in fixed}
-            small = replace(cell, options=fixed, replicas=min(cell.replicas, 5))
-            searches.append(Search(small, ranges, trials))
 
-        def show(done: int, total: int, label: str) -> None:
-            progress.update(task, completed=done, total=total, description=f"settings: {label}")
-
-        chosen = [t.options for t in run_searches(searches, store=store, jobs=jobs, report=show)]
-    return [
-        replace(cell, options={**cell.options, **options})
-        for cell, options in zip(cells, chosen, strict=True)
-    ]
+def _search(cell: Cell, trials: int) -> SettingSearch:
+    """A search for all options that the cell does not have yet, with few replicas."""
+    ranges = BY_LABEL[cell.label].search_ranges
+    wanted = {name: limits for name, limits in ranges.items() if name not in cell.options}
+    few = dataclasses.replace(cell, replicas=min(cell.replicas, 5))
+    return SettingSearch(few, wanted, trials)
 
 
 # ------------------------------------------------------------------------------------ output
 
 
-def _rows(results: list[Result]) -> list[dict[str, Any]]:
+def _rows(results: list[CellResult]) -> list[dict[str, Any]]:
     return [
         {
             "method": r.label,
@@ -249,40 +234,16 @@ def _rows(results: list[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with all columns that any of them has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return [{name: row.get(name, "") for name in names} for row in rows]
-
-
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
     table = Table(title=title)
     for name in rows[0]:
         table.add_column(name, justify="left" if name in ("method", "check") else "right")
     for row in rows:
-        table.add_row(*(_shown(value) for value in row.values()))
+        table.add_row(*(as_text(value) for value in row.values()))
     return table
 
 
-def _shown(value: Any) -> str:
-    is_missing = isinstance(value, float) and value != value
-    return "" if is_missing else files.format_number(value)
-
-
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description:36s}"), BarColumn(), TextColumn("{task.completed:.0f}"
-               "/{task.total:.0f}"), TimeElapsedColumn())  # fmt: skip
-    return Progress(*columns, console=console)
-
-
-def _command() -> str:
-    return " ".join(["asgld", *sys.argv[1:]])
-
-
-def _machine(jobs: int) -> dict[str, Any]:
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(terse=True),
-        "jobs": jobs,
-    }
+def _print_failures(console: Console, results: Sequence[CellResult]) -> None:
+    for r in results:
+        if r.error:
+            console.print(f"[red]{r.label} on {r.cell['problem']} failed: {escape(r.error)}[/red]")

@@ -50,8 +50,11 @@ def write_bytes(path: Path, content: bytes) -> None:
     """See :func:`write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:  # a full disk leaves no half of a file either
+        temporary.unlink(missing_ok=True)
 
 
 def as_bytes(figure: Any, kind: str) -> bytes:

@@ -1,0 +1,134 @@
+"""The rows of the comparison, and how to set their options: as proved, or as found by a search.
+
+"theory" settings use nothing but the proved constants of the problem. "practical" settings are the
+best of a random search, the same number of trials for every method, on seeds that are not used
+again. Options that say which gradients a method sees (`batch_size`) are no part of either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from asgld.methods import Method
+from asgld.methods import method as make_method
+from asgld.methods.torch import Comparator
+from asgld.problems import Problem
+from asgld_study.settings import SETTINGS, Proved
+
+_LR, _ADAPTIVE_LR = {"lr": (1e-3, 1.0)}, {"lr": (1e-3, 1e1)}
+_SIGMA, _DELTA = {"sigma": (1e-4, 1e-1)}, {"delta": (1e-4, 1e-1)}
+# label -> ranges of a search in the paper's family, which has no settings of its own. With
+# alpha = 1 a step is a distance, and not a multiple of the gradient.
+_RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "agld": {**_LR, **_SIGMA, **_DELTA},
+    "asg": {**_ADAPTIVE_LR, **_DELTA},
+    "asgld": {**_ADAPTIVE_LR, **_SIGMA, **_DELTA},
+    "asgld-batch": {**_LR, **_SIGMA, **_DELTA},
+    "sgld": {**_LR, **_SIGMA},
+}
+_ROW_14 = {"alpha": 0.0, "beta": 1.0, "batch_slope": 1.0}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A row of the comparison.
+
+    Args:
+        label: its word in tables.
+        method: the name of the method.
+        oracle: its class: "stochastic", "gradient", "hvp" or "hessian"; rows are compared within.
+        fixed: options that are part of what it is.
+        batch: samples per gradient where the problem is a finite sum; None for full gradients.
+        row: its number in the paper's Table 1; 0 for comparators.
+    """
+
+    label: str
+    method: str
+    oracle: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    batch: int | None = None
+    row: int = 0
+
+    @property
+    def search_ranges(self) -> dict[str, tuple[float, float]]:
+        """Ranges of the random search."""
+        return dict(_RANGES.get(self.label) or SETTINGS[self.method].ranges)
+
+    def base(self, problem: Problem) -> dict[str, Any]:
+        """Options that hold in any mode."""
+        fixed = dict(self.fixed)
+        if self.batch is not None and problem.num_samples is not None:
+            fixed["batch_size"] = self.batch
+        elif "batch_slope" in fixed:
+            del fixed["batch_slope"]  # full gradients cannot grow
+        if self.method in ("sgd", "natasha2") and problem.num_samples is None:
+            fixed["batch_size"] = None
+        return fixed
+
+
+_BATCH = 16
+CONTENDERS = (
+    Contender("natasha2", "natasha2", "stochastic", batch=_BATCH, row=1),
+    Contender("cubic-newton", "cubic-newton", "hessian", row=2),
+    Contender("trace", "trace", "hessian", row=3),
+    Contender("fast-cubic", "fast-cubic", "hvp", row=4),
+    Contender("carmon-accelerated", "carmon-accelerated", "hvp", row=5),
+    Contender("carmon-cubic", "carmon-cubic", "hvp", row=6),
+    Contender("noisy-sgd", "noisy-sgd", "stochastic", batch=_BATCH, row=7),
+    Contender("perturbed-gd", "perturbed-gd", "gradient", row=8),
+    Contender("saddle-ngd", "saddle-ngd", "gradient", row=9),
+    Contender("neon", "neon", "gradient", row=10),
+    Contender("agld", "agld", "gradient", row=11),
+    Contender("asg", "asg", "stochastic", batch=_BATCH, row=12),
+    Contender("asgld", "asgld", "stochastic", batch=_BATCH, row=13),
+    Contender("asgld-batch", "asgld", "stochastic", _ROW_14, batch=1, row=14),
+    Contender("gd", "gd", "gradient"),
+    Contender("sgd", "sgd", "stochastic", batch=_BATCH),
+    Contender("sgld", "sgld", "stochastic", batch=_BATCH),
+    Contender("psgld", "psgld", "stochastic", batch=_BATCH),
+    Contender("adagrad", "adagrad", "gradient"),
+    Contender("adam", "adam", "gradient"),
+    Contender("perturbed-agd", "perturbed-agd", "gradient"),
+    Contender("lbfgs", "lbfgs", "gradient"),
+    Contender("trust-krylov", "trust-krylov", "hvp"),
+    Contender("trust-exact", "trust-exact", "hessian"),
+)
+BY_LABEL = {contender.label: contender for contender in CONTENDERS}
+
+
+def proved_options(
+    contender: Contender, problem: Problem, *, eps: float, gamma: float, gap: float
+) -> dict[str, Any] | None:
+    """Options from the constants that the problem proves; None where it proves none.
+
+    The paper's family has no theorem with constants. Taken are lr = 1/M, as its theorems ask, D
+    starting at 1, and the sigma at which the stationary mean of |grad f|^2 is eps^2 / 2.
+    """
+    smoothness, rho = problem.facts.smoothness, problem.facts.hessian_lipschitz
+    if smoothness is None or rho is None:
+        return None
+    base = contender.base(problem)
+    if contender.method in SETTINGS:
+        proved = Proved(smoothness, rho, eps, gamma, problem.dim, gap)
+        asked = SETTINGS[contender.method].theory(proved)
+        options = _all_options(make_method(contender.method, **asked))
+        # A setting of its own for the batch is part of the theorem; a missing one is ours to give.
+        if options.get("batch_size") is not None and problem.num_samples is not None:
+            base.pop("batch_size", None)
+        return {**options, **base}
+    options = {"lr": 1.0 / smoothness}
+    if contender.method != "asg":
+        options["sigma"] = eps / math.sqrt(2.0 * smoothness * problem.dim)
+    return {**options, **base}
+
+
+def _all_options(method: Method) -> dict[str, Any]:
+    """The options of a rival, defaults included."""
+    if isinstance(method, Comparator):
+        return dict(method.options)
+    assert dataclasses.is_dataclass(method)
+    return {f.name: getattr(method, f.name) for f in dataclasses.fields(method) if f.init}

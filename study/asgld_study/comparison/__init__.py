@@ -1,1 +1,0 @@
-"""What many runs say: tables, figures and the page of the measured Table 1."""

@@ -1,0 +1,255 @@
+"""From numbers to verdicts: what a claim is, what a check is, and the one rule that judges.
+
+A check compares a measured number and its 95 % interval with what the claim says. It passes if the
+whole interval does, fails if none of it does, and is open otherwise. Checks are of two kinds: those
+without which nothing of the claim is left (core), and what it says beyond that (detail).
+
+    ======================  =======================================================
+    verdict                 when
+    ======================  =======================================================
+    refuted                 a core check fails
+    not supported           no core check fails, one is open
+    holds with correction   all core checks pass, a detail fails
+    holds                   all core checks pass, no detail fails
+    not testable            there is nothing to check, or the experiment failed
+    ======================  =======================================================
+
+The words are `asgld.theory.published.VERDICTS`, which proofs are judged by as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asgld.theory.published import VERDICTS
+from asgld_study.engine import Outcomes, paragraphs
+
+# How far a number may be from what a claim says before the claim is held to be wrong.
+#
+# An exponent may miss a claimed one by this, which is what a logarithm does to a slope over a
+# decade.
+SLACK = 0.1
+# The bounds hide a log k. It raises the power of 1/eps that k^-e log k shows at finite k by a
+# factor of 1/(1 - 1/(e log k)): 1.25 where k^e is near 150.
+LOGS = 1.25
+# A time that grows like log d may exceed that by this factor.
+LOG_D = 1.25
+
+
+@dataclass(frozen=True)
+class Check:
+    """A number with its interval, and whether it lies where the claim says (None: open).
+
+    Args:
+        says: what the number is.
+        value, low, high: the number and its interval.
+        least, most: the range that is asked for; infinite where it has no end.
+        passed: whether it is so.
+        core: whether the claim stands and falls with it.
+    """
+
+    says: str
+    value: float
+    low: float
+    high: float
+    least: float
+    most: float
+    passed: bool | None
+    core: bool = True
+
+    @property
+    def asked(self) -> str:
+        """The range in words."""
+        if math.isinf(self.most):
+            return f"at least {self.least:.3g}"
+        if math.isinf(self.least):
+            return f"at most {self.most:.3g}"
+        return f"{self.least:.3g} to {self.most:.3g}"
+
+    @property
+    def number(self) -> str:
+        """The number with its interval, where it has one."""
+        value = _shown(self.value)
+        if self.low == self.high or math.isnan(self.low):
+            return value
+        return f"{value} [{_shown(self.low)}, {_shown(self.high)}]"
+
+    @property
+    def answer(self) -> str:
+        """Whether it is so, in a word."""
+        return {True: "yes", False: "no", None: "open"}[self.passed]
+
+    @property
+    def distance(self) -> float:
+        """How far the number is from the nearest end of the range, in relative terms."""
+        if math.isnan(self.value):
+            return -1.0
+        ends = [end for end in (self.least, self.most) if math.isfinite(end)]
+        return min(abs(self.value - end) for end in ends) / (abs(ends[0]) + 0.1)
+
+
+Checks = Iterator[Check]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper.
+
+    Args:
+        name: short, such as "E1".
+        says: the claim in our words.
+        where: in the paper.
+        experiments: what `checks` reads.
+        checks: outcomes -> checks.
+        note: what is true instead, where that is known; shown unless the claim holds.
+        item: the statement in `asgld.theory.items`, whose verdict by proof stands beside ours.
+    """
+
+    name: str
+    says: str
+    where: str
+    experiments: tuple[str, ...]
+    checks: Callable[[Outcomes], Checks]
+    note: str = ""
+    item: str = ""
+
+
+def claim(
+    name: str, where: str, *experiments: str, item: str = ""
+) -> Callable[[Callable[[Outcomes], Checks]], Claim]:
+    """Turn the function that checks a claim into the claim; see :class:`Claim`.
+
+    The docstring of the function says the claim, and in a second paragraph what is true instead.
+    """
+
+    def made(checks: Callable[[Outcomes], Checks]) -> Claim:
+        says, *note = paragraphs(checks)
+        return Claim(name, says, where, experiments, checks, " ".join(note), item)
+
+    return made
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim with its verdict."""
+
+    claim: Claim
+    verdict: str
+    checks: tuple[Check, ...] = ()
+    failure: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The check that decided, in words."""
+        if self.verdict == "not testable":
+            return self.failure or "no run within reach speaks for or against it"
+        kinds = {
+            "refuted": (True, False),
+            "not supported": (True, None),
+            "holds with correction": (False, False),
+        }
+        kind = kinds.get(self.verdict, (True, True))
+        found = [check for check in self.checks if (check.core, check.passed) == kind]
+        # A failure is shown by its clearest case, a success by its narrowest.
+        pick = min if self.verdict == "holds" else max
+        check = pick(found or self.checks, key=lambda c: c.distance)
+        return f"{check.says}: {check.number}, asked {check.asked}"
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """See the module's docstring.
+
+    >>> verdict([at_least("speed", 2.0, 1.0), at_most("cost", 5.0, 1.0, core=False)])
+    'holds with correction'
+    """
+    core = [check.passed for check in checks if check.core]
+    if not core:
+        return "not testable"
+    if False in core:
+        return "refuted"
+    if None in core:
+        return "not supported"
+    is_exact = all(check.passed is not False for check in checks)
+    return "holds" if is_exact else "holds with correction"
+
+
+def judge_claims(claims: Sequence[Claim], outcomes: Outcomes) -> list[Finding]:
+    """Judge the claims all of whose experiments were run."""
+    findings = []
+    for claim in claims:
+        if not all(name in outcomes for name in claim.experiments):
+            continue
+        broken = [name for name in claim.experiments if outcomes[name].errors]
+        try:
+            checks = tuple(claim.checks(outcomes))
+        except Exception as error:  # one claim that cannot be computed must not cost the report
+            cause = f"{', '.join(broken)} failed" if broken else f"{type(error).__name__}: {error}"
+            findings.append(Finding(claim, "not testable", failure=cause))
+            continue
+        findings.append(Finding(claim, verdict(checks), checks))
+    return findings
+
+
+def tally(findings: Sequence[Finding]) -> dict[str, int]:
+    """How many claims got each verdict."""
+    names = [finding.verdict for finding in findings]
+    return {name: names.count(name) for name in VERDICTS}
+
+
+def as_row(finding: Finding) -> dict[str, Any]:
+    """A finding as a flat record, for files."""
+    words = [f"{c.says}: {c.number} (asked: {c.asked}; {c.answer})" for c in finding.checks]
+    return {
+        "claim": finding.claim.name,
+        "says": finding.claim.says,
+        "where": finding.claim.where,
+        "experiments": " ".join(finding.claim.experiments),
+        "verdict": finding.verdict,
+        "checks": "; ".join(words) or finding.failure,
+    }
+
+
+# ------------------------------------------------------------------------------------ checks
+
+
+Number = Mapping[str, float] | float
+
+
+def at_least(says: str, of: Number, bound: float, *, core: bool = True) -> Check:
+    """Is the number at least `bound`?"""
+    value, low, high = _estimate(of)
+    passed = True if low >= bound else False if high < bound else None
+    return Check(says, value, low, high, bound, math.inf, _known(value, passed), core)
+
+
+def at_most(says: str, of: Number, bound: float, *, core: bool = True) -> Check:
+    """Is the number at most `bound`?"""
+    value, low, high = _estimate(of)
+    passed = True if high <= bound else False if low > bound else None
+    return Check(says, value, low, high, -math.inf, bound, _known(value, passed), core)
+
+
+def between(says: str, of: Number, least: float, most: float, *, core: bool = True) -> Check:
+    """Does the number lie in a range? Passes if it does, fails if its interval misses it."""
+    value, low, high = _estimate(of)
+    passed = True if least <= value <= most else False if high < least or low > most else None
+    return Check(says, value, low, high, least, most, _known(value, passed), core)
+
+
+def _estimate(of: Number) -> tuple[float, float, float]:
+    if isinstance(of, Mapping):
+        return of["value"], of["low"], of["high"]
+    return of, of, of
+
+
+def _known(value: float, passed: bool | None) -> bool | None:
+    return None if math.isnan(value) else passed
+
+
+def _shown(value: float) -> str:
+    if math.isinf(value):
+        return "never" if value > 0 else "-inf"
+    return "unknown" if math.isnan(value) else f"{value:.3g}"

@@ -1,0 +1,689 @@
+"""Theorem 3 and its remarks: how long it takes to leave a saddle.
+
+f(x) = 1/2 sum_i l_i y_i^2 with one l_i = -gamma and the others 1 (quartic walls are there, but far
+away); all chains start at the saddle. A saddle that is met at step k0 is met with D = d_init + k0
+(delta + C). Both criteria are timed: |u'x| >= R along the escape direction u, and f <= -F; beside
+them stands the prediction of `asgld.theory.escape_recursion`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asgld.problems import problem
+from asgld.theory import escape_recursion, published_escape_time
+from asgld.theory.plots import COLORS, new_figure
+from asgld_study.chains import View, follow, noisy
+from asgld_study.drawing import (
+    curve,
+    legend,
+    log_log,
+    one_panel,
+    outer,
+    panels,
+    picture,
+    plain,
+    plot,
+)
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
+from asgld_study.judge import LOG_D, Checks, at_least, at_most, between, claim
+from asgld_study.page import DataTable, Row
+from asgld_study.statistics import (
+    Estimate,
+    median,
+    misfit,
+    ratio_of_means,
+    ratio_of_medians,
+    scaled,
+    share,
+    time_slope,
+)
+
+LR, SIGMA, DELTA, RADIUS, DROP, VARIANCE = 0.1, 0.1, 0.01, 1.0, 0.5, 0.1
+CRITERIA = ("distance", "value")
+# label -> alpha, beta
+KINDS = {"AGLD (0, 1)": (0.0, 1.0), "ASGLD (1, 1)": (1.0, 1.0), "ASG (1)": (1.0, math.inf)}
+# Walls so far out that the saddle is a quadratic where escapes are timed.
+_CONFINEMENT = 1e-6
+# As many numbers as a step may hold, so that a large dimension has fewer chains.
+_ELEMENTS = 2**18
+_DIRECTION_STEPS = 20_000
+
+
+# ------------------------------------------------------------------------------------ runs
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One saddle and one optimizer; without injected noise where beta is infinite."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    k0: int
+    dim: int
+    rotated: bool
+
+    @property
+    def variance(self) -> float:
+        """alpha = 0 is for full gradients; otherwise gradients are noisy."""
+        return 0.0 if self.alpha == 0.0 else VARIANCE
+
+    def predict(self, criterion: str, sigma: float = SIGMA) -> float:
+        """The median escape time of the mean-field recursion."""
+        is_quiet = math.isinf(self.beta)
+        return float(
+            escape_recursion(
+                self.gamma,
+                lr=LR,
+                alpha=self.alpha,
+                beta=1.0 if is_quiet else self.beta,
+                sigma=0.0 if is_quiet else sigma,
+                delta=DELTA,
+                gradient_variance=self.variance,
+                k0=self.k0,
+                dim=self.dim,
+                criterion=criterion,
+                radius=RADIUS,
+                drop=DROP,
+                aligned=not self.rotated,
+            )
+        )
+
+
+GRID = tuple(
+    Setting(*values)
+    for values in itertools.product(
+        (0.0, 0.5, 1.0), (1.0, 2.0), (0.2, 0.5, 1.0), (0, 100, 1000), (8, 64), (False, True)
+    )
+)
+
+
+def escape_times(
+    setting: Setting,
+    *,
+    replicas: int,
+    limit: int,
+    sigma: float = SIGMA,
+    share: float = 0.75,
+    noise: str = "all",
+) -> Tensor:
+    """First steps with |u'x| >= R and with f <= -F, (2, replicas); inf beyond the end of the run.
+
+    Args:
+        limit: largest number of steps.
+        share: the run ends when more than this share of the chains is out by both criteria.
+        noise: gradient noise in "all" coordinates, in "stable" ones, or "none".
+    """
+    dim, shape = setting.dim, {"gamma": setting.gamma, "rotated": setting.rotated}
+    saddle = problem("strict-saddle", dim=dim, confinement=_CONFINEMENT, **shape)
+    minimizer = saddle.facts.minimizers
+    assert minimizer is not None
+    direction = minimizer[0] / torch.linalg.vector_norm(minimizer[0])
+    mask = None
+    if noise == "stable":
+        mask = torch.ones(dim, dtype=torch.float64)
+        mask[0] = 0.0
+    times = torch.full((2, replicas), math.inf, dtype=torch.float64)
+    enough = math.floor(share * replicas) + 1
+
+    def look(view: View) -> bool:
+        is_out = torch.stack([(view.x @ direction).abs() >= RADIUS, saddle.value(view.x) <= -DROP])
+        times[is_out & times.isinf()] = float(view.step)
+        return bool((times.isfinite().sum(1) >= enough).all())
+
+    feed = noisy(0.0 if noise == "none" else setting.variance, mask=mask)
+    x0 = torch.zeros(replicas, dim, dtype=torch.float64)
+    d_init = 1.0 + setting.k0 * (DELTA + setting.variance)
+    options: dict[str, Any] = {"lr": LR, "alpha": setting.alpha, "delta": DELTA, "d_init": d_init}
+    if math.isinf(setting.beta):
+        follow("asg", saddle, x0, look, steps=limit, feed=feed, **options)
+    else:
+        options |= {"beta": setting.beta, "sigma": sigma}
+        follow("asgld", saddle, x0, look, steps=limit, feed=feed, **options)
+    return times
+
+
+def measure_escape(
+    sweep: str,
+    label: str,
+    alpha: float,
+    beta: float,
+    *,
+    gamma: float = 0.5,
+    k0: int = 100,
+    dim: int = 16,
+    rotated: bool = True,
+    sigma: float = SIGMA,
+    replicas: int,
+) -> dict[str, Any]:
+    """Escape times of one setting, with what the recursion predicts for both criteria."""
+    setting = Setting(alpha, beta, gamma, k0, dim, rotated)
+    predicted = {f"{name}_predicted": setting.predict(name, sigma) for name in CRITERIA}
+    limit = math.ceil(10 * max(predicted.values()))
+    times = escape_times(setting, sigma=sigma, replicas=replicas, limit=limit).tolist()
+    names = {"sweep": sweep, "label": label, "sigma": sigma}
+    return {**asdict(setting), **names, **dict(zip(CRITERIA, times, strict=True)), **predicted}
+
+
+def measure_noise(
+    label: str, noise: str, *, beta: float, replicas: int, limit: int
+) -> dict[str, Any]:
+    """How many chains leave an aligned saddle within the limit, for noise in some directions."""
+    setting = Setting(1.0, beta, 0.5, 0, 16, False)
+    times = escape_times(setting, replicas=replicas, limit=limit, noise=noise, share=1.0)
+    return {"label": label, "noise": noise, "limit": limit, "times": times[0].tolist()}
+
+
+@dataclass(frozen=True)
+class _Quadratic:
+    eigenvalues: Tensor
+    dim = 16
+    num_samples = None
+
+    def value(self, x: Tensor) -> Tensor:
+        return 0.5 * (x.square() * self.eigenvalues).sum(-1)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return x * self.eigenvalues
+
+
+def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int) -> dict[str, Any]:
+    """Eight escape directions of different curvature: when has the first left, when the last?
+
+    Args:
+        spread: largest over smallest curvature of the eight; the largest is 0.5.
+    """
+    eigenvalues = torch.ones(16, dtype=torch.float64)
+    eigenvalues[:8] = -torch.logspace(-math.log10(spread), 0.0, 8, dtype=torch.float64) / 2.0
+    times = torch.full((replicas, 8), math.inf, dtype=torch.float64)
+
+    def look(view: View) -> bool:
+        times[(view.x[:, :8].abs() >= RADIUS) & times.isinf()] = float(view.step)
+        return bool(times.isfinite().all())
+
+    def keep(x: Tensor) -> Tensor:
+        # Walls at 10 radii keep the first to leave from overflowing while the last is waited for.
+        return x.clamp_(-10.0 * RADIUS, 10.0 * RADIUS)
+
+    x0, steps = torch.zeros(replicas, 16, dtype=torch.float64), _DIRECTION_STEPS
+    how: dict[str, Any] = {"steps": steps, "feed": noisy(VARIANCE), "keep": keep}
+    options: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": 1.0, "sigma": SIGMA}
+    follow("asgld", _Quadratic(eigenvalues), x0, look, delta=DELTA, **how, **options)
+    first, last = times.amin(1).tolist(), times.amax(1).tolist()
+    return {"alpha": alpha, "lr": lr, "spread": spread, "first": first, "last": last}
+
+
+# ------------------------------------------------------------------------------------ tasks
+
+
+def _escape(
+    sweep: str, label: str, alpha: float, beta: float, *, replicas: int, **rest: Any
+) -> Task:
+    few = max(min(replicas, _ELEMENTS // rest.get("dim", 1)), 24)
+    return task(
+        measure_escape, sweep=sweep, label=label, alpha=alpha, beta=beta, replicas=few, **rest
+    )
+
+
+@experiment("dimension", "Escape against dimension")
+def dimension_tasks(size: Size) -> list[Task]:
+    """Is the time to leave a saddle logarithmic in d?"""
+    # T against d: fixed noise per coordinate, fixed noise in total, and hot enough to brake.
+    tasks = []
+    for dim, rotated in itertools.product(size.dims, (False, True)):
+        escape = partial(_escape, dim=dim, rotated=rotated, replicas=size.escapes)
+        tasks += [escape("fixed", label, *exponents) for label, exponents in KINDS.items()]
+        tasks.append(escape("total", "AGLD (0, 1)", 0.0, 1.0, sigma=1.0 / math.sqrt(dim)))
+        tasks.append(escape("hot", "ASGLD (1, 1)", 1.0, 1.0, sigma=1.0))
+    return tasks
+
+
+@experiment("escape", "Escape against curvature, time and exponents")
+def law_tasks(size: Size) -> list[Task]:
+    """What does the time to leave a saddle depend on?"""
+    # T against gamma, k0, alpha and beta.
+    gammas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0)
+    k0s: tuple[int, ...] = (0, 100, 1_000, 10_000)
+    alphas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+    if size.name == "full":
+        gammas, k0s = (0.02, *gammas), (*k0s, 100_000)
+    if size.name == "tiny":
+        gammas, k0s, alphas = gammas[2:], k0s[:3], alphas[:4]
+    tasks, escape = [], partial(_escape, replicas=size.escapes)
+    for label, exponents in KINDS.items():
+        if label != "ASG (1)":
+            tasks += [escape("gamma", label, *exponents, gamma=gamma) for gamma in gammas]
+        tasks += [escape("k0", label, *exponents, k0=k0) for k0 in k0s]
+    late = partial(escape, k0=1_000)
+    for alpha in alphas:
+        beta = max(1.0, alpha)
+        tasks.append(late("alpha", f"ASGLD ({alpha:g}, {beta:g})", alpha, beta))
+    for beta, alpha in itertools.product((0.0, 0.5, 1.0, 2.0, 4.0), (0.0, 1.0)):
+        tasks.append(late("beta", f"alpha = {alpha:g}", alpha, beta))
+    # (0.5, 1) and (1, 0.5) have the same smaller exponent
+    for alpha, beta in ((0.5, 1.0), (1.0, 0.5)):
+        tasks.append(late("pair", f"ASGLD ({alpha:g}, {beta:g})", alpha, beta))
+    return tasks
+
+
+@experiment("noise", "Escape by gradient noise alone")
+def noise_tasks(size: Size) -> list[Task]:
+    """Does ASG leave a saddle, and what if its noise misses the direction?"""
+    # ASG lives by the noise of its gradients alone.
+    limit = {"tiny": 50, "reduced": 2_000, "full": 5_000}[size.name]
+    run = partial(task, measure_noise, limit=limit, replicas=size.escapes)
+    return [
+        *(run(label="ASG (1)", beta=math.inf, noise=noise) for noise in ("all", "stable", "none")),
+        run(label="ASGLD (1, 1)", beta=1.0, noise="stable"),
+    ]
+
+
+@experiment("directions", "Several escape directions")
+def direction_tasks(size: Size) -> list[Task]:
+    """Does the adaptive D help to leave along several directions at once?"""
+    lrs = (0.1, 1.0) if size.name == "tiny" else (0.03, 0.1, 0.3, 1.0)
+    return [
+        task(measure_directions, alpha=alpha, lr=lr, spread=spread, replicas=size.escapes)
+        for alpha, lr, spread in itertools.product((0.0, 1.0), lrs, (1.0, 10.0))
+    ]
+
+
+@experiment("front", "Escape against accuracy")
+def front_tasks(size: Size) -> list[Task]:
+    """Which exponents leave late saddles soon and still end near a minimum?"""
+    # Escape from a saddle met at step 1000, over the same (alpha, beta) as the region map.
+    alphas = (0.0, 0.5, 1.0, 1.5) if size.name == "full" else (0.0, 0.5, 1.0)
+    k0 = 10 if size.name == "tiny" else 1_000
+    return [
+        _escape("front", f"({alpha:g}, {beta:g})", alpha, beta, k0=k0, replicas=size.escapes)
+        for alpha, beta in itertools.product(alphas, (0.5, 1.0, 1.5, 2.0))
+    ]
+
+
+def grid_tasks(settings: Sequence[Setting], replicas: int) -> list[Task]:
+    return [
+        task(measure_escape, sweep="grid", label="ASGLD", **asdict(setting), replicas=replicas)
+        for setting in settings
+    ]
+
+
+EXPERIMENTS = (dimension_tasks, law_tasks, noise_tasks, direction_tasks, front_tasks)
+
+
+# ------------------------------------------------------------------------------------ claims
+
+# The sweeps over d: (sweep, label), and how the noise is scaled in each sweep.
+_SWEEPS = (
+    ("fixed", "AGLD (0, 1)"),
+    ("fixed", "ASGLD (1, 1)"),
+    ("fixed", "ASG (1)"),
+    ("total", "AGLD (0, 1)"),
+    ("hot", "ASGLD (1, 1)"),
+)
+_SCALES = {"fixed": "sigma 0.1", "total": "sigma d^(-1/2)", "hot": "sigma 1"}
+
+
+def _over_d(o: Outcomes, sweep: str, label: str, rotated: bool) -> list[dict[str, Any]]:
+    found = o["dimension"].select(sweep=sweep, label=label, rotated=rotated)
+    return sorted(found, key=lambda v: v["dim"])
+
+
+def _medians(values: Sequence[Mapping[str, Any]], name: str = "distance") -> list[float]:
+    return [median(value[name])["value"] for value in values]
+
+
+@claim("E1", "Theorem 3", "dimension", item="Theorem 3")
+def e1(o: Outcomes) -> Checks:
+    """ASGLD, AGLD and ASG leave a saddle within O(log d) steps.
+
+    True at alpha = 0, and where the noise is quiet. At alpha > 0 an escape along an axis feeds its
+    own D and brakes: a power of d once the heat of the other coordinates is what has to be beaten.
+    |u'x| >= R has no d in it at all.
+    """
+    for (sweep, label), rotated in itertools.product(_SWEEPS, (False, True)):
+        found = _over_d(o, sweep, label, rotated)
+        small, large = found[len(found) // 2 - 1], found[-1]
+        grown = ratio_of_medians(large["value"], small["value"])
+        allowed = math.log(large["dim"]) / math.log(small["dim"])
+        says = (
+            f"{label}, {_SCALES[sweep]}, {'rotated' if rotated else 'aligned'}: "
+            f"T({large['dim']}) over T({small['dim']}), in units of log d"
+        )
+        yield at_most(says, scaled(grown, 1 / allowed), LOG_D)
+
+
+@claim("E2", "Theorem 3", "escape", item="Theorem 3")
+def e2(o: Outcomes) -> Checks:
+    """The escape time is of order 1/(log gamma + a3).
+
+    1/gamma at alpha = 0, and up to gamma^(-2/(2 - alpha)) above.
+    """
+    for label in ("AGLD (0, 1)", "ASGLD (1, 1)"):
+        found = o["escape"].select(sweep="gamma", label=label)
+        gammas, medians = [v["gamma"] for v in found], _medians(found)
+        a3 = -math.log(min(gammas)) + np.geomspace(1e-3, 1e3, 400)
+        worst, best = misfit(medians, 1.0 / (np.log(gammas) + a3[:, None]))
+        says = f"{label}: largest log residual of 1/(log gamma + a3), best a3 = {a3[best]:.2f}"
+        yield at_most(says, worst, 0.25)
+        fit = time_slope(np.log(gammas).tolist(), [v["distance"] for v in found])
+        says = f"{label}: exponent of gamma (smaller gamma, later escape)"
+        yield at_most(says, fit, 0.0, core=False)
+        predicted = np.log([v["distance_predicted"] for v in found])
+        worst = float(np.abs(np.log(medians) - predicted).max())
+        says = f"{label}: largest log residual of the corrected law, nothing fitted"
+        yield at_most(says, worst, 0.25, core=False)
+
+
+@claim("E3", "Theorem 3", "escape", item="Theorem 3")
+def e3(o: Outcomes) -> Checks:
+    """The escape time grows with min(alpha, beta) and no other way with the exponents.
+
+    alpha multiplies it by D^(alpha/2); beta adds (beta - alpha/2) log D inside a logarithm.
+    """
+
+    def left(sweep: str, alpha: float, beta: float) -> list[float]:
+        times: list[float] = o["escape"].one(sweep=sweep, alpha=alpha, beta=beta)["distance"]
+        return times
+
+    ratio = ratio_of_medians(left("beta", 0.0, 4.0), left("beta", 0.0, 0.0))
+    yield between("alpha = 0, so min = 0: T(beta = 4) over T(beta = 0)", ratio, 0.8, 1.25)
+    ratio = ratio_of_medians(left("pair", 1.0, 0.5), left("pair", 0.5, 1.0))
+    yield between("min = 0.5: T(1, 0.5) over T(0.5, 1)", ratio, 0.8, 1.25)
+
+
+@claim("E4", "Theorem 3", "escape", item="Theorem 3")
+def e4(o: Outcomes) -> Checks:
+    """The escape time does not depend on when the saddle is met.
+
+    It grows like k0^(alpha/2), and like log k0 at alpha = 0.
+    """
+    for label in KINDS:
+        found = [v for v in o["escape"].select(sweep="k0", label=label) if v["k0"] > 0]
+        fit = time_slope([math.log(v["k0"]) for v in found], [v["distance"] for v in found])
+        yield at_most(f"{label}: exponent of k0 in the escape time", fit, 0.02)
+
+
+@claim("E5", "Theorem 3", "noise", item="Theorem 3")
+def e5(o: Outcomes) -> Checks:
+    """ASG leaves saddles too.
+
+    Only with gradient noise along the escape direction, of which no assumption speaks.
+    """
+    where = {"all": "everywhere", "stable": "in stable directions only", "none": "nowhere"}
+    for noise, words in where.items():
+        value = o["noise"].one(label="ASG (1)", noise=noise)
+        left = share(np.isfinite(value["times"]))
+        says = f"gradient noise {words}: share that left within {value['limit']} steps"
+        yield at_least(says, left, 0.9, core=noise == "all")
+
+
+@claim("E6", "Theorem 3, remark i", "directions", item="Theorem 3 remark i")
+def e6(o: Outcomes) -> Checks:
+    """The adaptive D helps to leave along several directions at once.
+
+    Near a saddle gradients are small and D is the same in all directions; alpha > 0 only slows the
+    clock.
+    """
+    for spread, words in ((10.0, "of different curvature"), (1.0, "of equal curvature")):
+        plain, adaptive = (
+            min(
+                (v["last"] for v in o["directions"].select(alpha=alpha, spread=spread)),
+                key=lambda times: median(times)["value"],
+            )
+            for alpha in (0.0, 1.0)
+        )
+        says = (
+            f"eight directions {words}: time until the last has left, alpha = 1 over alpha = 0, "
+            "each at its best step"
+        )
+        yield at_most(says, ratio_of_medians(adaptive, plain), 1.0)
+
+
+@claim("E7", "Theorem 3, remark iii", "front", "region", item="Theorem 3 remark iii")
+def e7(o: Outcomes) -> Checks:
+    """A small beta escapes sooner and converges slower; alpha = beta = 1 balances.
+
+    The exponent that decides late escapes is alpha.
+    """
+
+    def left(alpha: float, beta: float) -> list[float]:
+        times: list[float] = o["front"].one(alpha=alpha, beta=beta)["distance"]
+        return times
+
+    def final(alpha: float, beta: float) -> Estimate:
+        error: Estimate = o["region"].one(alpha=alpha, beta=beta)["final"]
+        return error
+
+    def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+        sooner = ratio_of_medians(left(*one), left(*other))
+        closer = ratio_of_means(final(*one), final(*other))
+        return sooner["high"] < 1.0 and closer["high"] < 1.0
+
+    # At alpha = 0 a constant batch leaves a floor that no beta changes.
+    for alpha in (0.5, 1.0):
+        ratio = ratio_of_medians(left(alpha, 2.0), left(alpha, 0.5))
+        yield at_least(f"alpha = {alpha:g}: T(beta = 2) over T(beta = 0.5)", ratio, 1.0)
+        ratio = ratio_of_means(final(alpha, 2.0), final(alpha, 0.5))
+        says = f"alpha = {alpha:g}: final E|grad f|^2 at beta = 2 over that at 0.5"
+        yield at_most(says, ratio, 1.0)
+    better = sum(beats((v["alpha"], v["beta"]), (1.0, 1.0)) for v in o["front"].values)
+    yield at_most("exponents that beat (1, 1) in escape and in final error", better, 0, core=False)
+    says = "T(1, 0.5) over T(0.5, 1): a smaller beta shortens escapes as much as a smaller alpha"
+    yield at_most(says, ratio_of_medians(left(1.0, 0.5), left(0.5, 1.0)), 1.0, core=False)
+
+
+CLAIMS = (e1, e2, e3, e4, e5, e6, e7)
+
+
+# ------------------------------------------------------------------------------------ pictures
+
+
+@picture("dimension")
+def times_over_d(o: Outcomes) -> Any:
+    """Escape against dimension
+
+    Straight and steep on these axes is a power of d; flat is free of d. Solid lines are saddles
+    along an axis, dashed ones rotated.
+
+    Five panels of median escape time against dimension, two criteria, aligned and rotated.
+    """
+    figure, axes = panels(2, 3, 5.0, sharex=True)
+    titles = {"fixed": r"$\sigma = 0.1$", "total": r"$\sigma = d^{-1/2}$", "hot": r"$\sigma = 1$"}
+    words = {"distance": "|u·x| ≥ 1", "value": "f ≤ -1/2"}
+    for panel, (sweep, label) in zip(axes.flat, _SWEEPS, strict=False):
+        for i, (criterion, rotated) in enumerate(itertools.product(words, (False, True))):
+            mine = _over_d(o, sweep, label, rotated)
+            dims, kind = [v["dim"] for v in mine], "rotated" if rotated else "aligned"
+            name, dashes = f"{words[criterion]}, {kind}", "--" if rotated else "-"
+            plot(panel, i, dims, _medians(mine, criterion), name, dashes)
+        log_log(panel, title=f"{label}, {titles[sweep]}")
+        plain(panel.xaxis, dims[:: -(-len(dims) // 4)])
+        plain(panel.yaxis)
+    outer(axes, "d", "median steps to escape")
+    axes[0, 2].xaxis.set_tick_params(labelbottom=True)
+    axes[0, 2].set_xlabel("d")
+    axes[1, 2].set_axis_off()
+    axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
+    return figure
+
+
+@picture("escape")
+def times_by_law(o: Outcomes) -> Any:
+    """What the escape time depends on
+
+    Points are measured, lines are predicted by the mean-field recursion; no parameter is fitted.
+
+    Four panels of median escape time against curvature, time of meeting, alpha and beta.
+    """
+    figure, axes = panels(2, 2, 5.2)
+    names = {"gamma": r"$\gamma$", "k0": "$k_0$", "alpha": r"$\alpha$", "beta": r"$\beta$"}
+    for panel, (sweep, name) in zip(axes.flat, names.items(), strict=True):
+        mine = [v for v in o["escape"].select(sweep=sweep) if v[sweep] > 0 or sweep != "k0"]
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for v in mine:
+            groups.setdefault("ASGLD" if sweep == "alpha" else v["label"], []).append(v)
+        for i, (label, values) in enumerate(groups.items()):
+            x = [v[sweep] for v in values]
+            plot(panel, i, x, _medians(values), label, "none")
+            panel.plot(x, [v["distance_predicted"] for v in values], color=COLORS[i], linewidth=1.0)
+        panel.set(yscale="log", xlabel=name)
+        if sweep in ("gamma", "k0"):
+            panel.set_xscale("log")
+        panel.legend()
+    for panel in axes[:, 0]:
+        panel.set_ylabel("median steps to escape")
+    return figure
+
+
+@picture("noise")
+def shares_by_noise(o: Outcomes) -> Any:
+    """Escape by gradient noise
+
+    A line that stays at zero belongs to chains that never leave.
+
+    Share of chains that left the saddle against the step, for four kinds of noise.
+    """
+    figure, panel = one_panel(2.8)
+    for i, value in enumerate(o["noise"].values):
+        steps = np.geomspace(1, value["limit"], 80)
+        out = [(np.array(value["times"]) <= step).mean() for step in steps]
+        curve(panel, i, steps, out, f"{value['label']}, gradient noise: {value['noise']}")
+    panel.set(xscale="log", xlabel="step", ylabel="share of chains that left", ylim=(-0.03, 1.03))
+    legend(figure, panel, 2)
+    return figure
+
+
+@picture("directions")
+def times_by_direction(o: Outcomes) -> Any:
+    """Eight escape directions at once
+
+    Compare the lowest solid points of both values of alpha: the time until the last of eight
+    directions has left, at the best step.
+
+    Two panels of the time until the first and the last of eight directions have left.
+    """
+    figure, axes = panels(1, 2, 2.9, sharey=True)
+    titles = {1.0: "equal curvatures", 10.0: "curvatures over a factor of ten"}
+    for panel, (spread, title) in zip(axes.flat, titles.items(), strict=True):
+        for i, (alpha, which) in enumerate(itertools.product((0.0, 1.0), ("first", "last"))):
+            mine = o["directions"].select(alpha=alpha, spread=spread)
+            lrs, name = [v["lr"] for v in mine], rf"$\alpha$ = {alpha:g}, {which} direction"
+            plot(panel, i, lrs, _medians(mine, which), name, "-" if which == "last" else "--")
+        log_log(panel, xlabel="lr", title=title)
+        plain(panel.xaxis, lrs)
+    axes[0, 0].set_ylabel("median steps to escape")
+    legend(figure, axes[0, 0])
+    return figure
+
+
+@picture("front", also=("region",))
+def escape_against_accuracy(o: Outcomes) -> Any:
+    """Escape time against final accuracy
+
+    Down and left is better. Numbers beside points are beta.
+
+    Scatter of final squared gradient against escape time, one line per alpha.
+    """
+    figure, panel = one_panel(3.6)
+    # Of a point, where its label stands, by turns: large betas end at the same place.
+    sides = ((4, 4), (-9, -10), (4, 4), (4, -10))
+    for i, alpha in enumerate(sorted({v["alpha"] for v in o["front"].values})):
+        mine = o["front"].select(alpha=alpha)
+        x = _medians(mine)
+        y = [o["region"].one(alpha=alpha, beta=v["beta"])["final"]["value"] for v in mine]
+        plot(panel, i, x, y, rf"$\alpha$ = {alpha:g}", linewidth=0.8)
+        for v, *point, side in zip(mine, x, y, itertools.cycle(sides), strict=False):
+            at = {"textcoords": "offset points", "xytext": side, "fontsize": 7}
+            panel.annotate(f"{v['beta']:g}", point, **at)
+    log_log(
+        panel,
+        xlabel="median steps to leave a saddle met at step 1000",
+        ylabel=r"$E|\nabla f|^2$ at the end",
+    )
+    legend(figure, panel)
+    return figure
+
+
+PICTURES = (
+    times_over_d,
+    times_by_law,
+    shares_by_noise,
+    times_by_direction,
+    escape_against_accuracy,
+)
+
+
+def draw_grid(rows: Sequence[Row]) -> Any:
+    """Measured against predicted median escape times, one point per setting, both criteria."""
+    figure = new_figure(9.5, 4.4)
+    axes = figure.subplots(1, 2, sharex=True, sharey=True)
+    titles = {"distance": "$|u'x| \\geq 1$", "value": "$f \\leq f_{saddle} - 1/2$"}
+    for panel, (criterion, title) in zip(axes, titles.items(), strict=True):
+        predicted = [row[f"{criterion}_predicted"] for row in rows]
+        for color, alpha in zip(COLORS, sorted({row["alpha"] for row in rows}), strict=False):
+            mine = [row for row in rows if row["alpha"] == alpha]
+            x, y = ([row[name] for row in mine] for name in (f"{criterion}_predicted", criterion))
+            panel.scatter(x, y, s=14, color=color, alpha=0.7, label=rf"$\alpha = {alpha:g}$")
+        ends = [min(predicted), max(predicted)]
+        panel.plot(ends, ends, color="black", linewidth=0.8)
+        log_log(panel, xlabel="predicted steps", title=title)
+        panel.grid(alpha=0.25, linewidth=0.5)
+    axes[0].set_ylabel("measured steps")
+    axes[0].legend(frameon=False)
+    return figure
+
+
+# ------------------------------------------------------------------------------------ tables
+
+
+def escape_rows(name: str) -> Callable[[Outcomes], list[Row]]:
+    def rows(o: Outcomes) -> list[Row]:
+        return [
+            {
+                "sweep": v["sweep"],
+                "method": v["label"],
+                "d": v["dim"],
+                "gamma": v["gamma"],
+                "k0": v["k0"],
+                "beta": v["beta"],
+                "rotated": "yes" if v["rotated"] else "no",
+                "distance": median(v["distance"])["value"],
+                "predicted": v["distance_predicted"],
+                "value": median(v["value"])["value"],
+                "predicted value": v["value_predicted"],
+            }
+            for v in o[name].values
+        ]
+
+    return rows
+
+
+def grid_row(value: Mapping[str, Any]) -> Row:
+    """A value of `measure_escape` as a flat record of medians, with the published time."""
+    setting = {name: value[name] for name in ("alpha", "beta", "gamma", "k0", "dim", "rotated")}
+    row = {
+        "distance": float(np.quantile(value["distance"], 0.5, method="lower")),
+        "distance_predicted": value["distance_predicted"],
+        "value": float(np.quantile(value["value"], 0.5, method="lower")),
+        "value_predicted": value["value_predicted"],
+    }
+    exponents = (setting["gamma"], setting["alpha"], setting["beta"], setting["dim"])
+    published = float(published_escape_time(*exponents))
+    ratios = {f"{name}_ratio": row[name] / row[f"{name}_predicted"] for name in CRITERIA}
+    return {**setting, **row, "published": published, **ratios}
+
+
+TABLES = tuple(
+    DataTable(name, name, "Median steps, measured and predicted.", escape_rows(name))
+    for name in ("dimension", "escape", "front")
+)

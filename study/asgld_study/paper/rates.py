@@ -1,0 +1,658 @@
+"""Theorem 2, the batch theorem and Proposition 6: how fast the squared gradient falls, and where.
+
+Two functions, since an upper bound is tight only on a function that makes it so:
+
+- "waves", f = sum_i 1 - cos x_i: a basin, where the noise terms I2 and I3 decide;
+- "flat", f = sum_i (1 + x_i^2)^-0.1: a slope without end, where the start term I1 decides. On it
+  plain descent has |grad f|^2 ~ t^-1.09 in the clock t = sum of steps, so the exponent is 1.09 (1 -
+  alpha/2) where the noise is quiet.
+
+Measured are slopes of log against log k: of the weighted average of squared gradients, which the
+theorems bound, and of the squared gradient at the last iterate. Intervals are a bootstrap over
+replicas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from asgld.theory import plots, rate
+from asgld.theory.plots import COLORS
+from asgld_study.chains import View, due_steps, follow, noisy
+from asgld_study.drawing import (
+    GRAY,
+    INK,
+    curve,
+    legend,
+    log_log,
+    one_panel,
+    panels,
+    picture,
+    plot,
+)
+from asgld_study.engine import Outcomes, Size, Task, experiment, task
+from asgld_study.judge import LOGS, SLACK, Checks, Claim, at_least, at_most, between, claim
+from asgld_study.landscapes import LANDSCAPES, start
+from asgld_study.page import Row, table
+from asgld_study.paper.bounds import SMOOTHNESS, TERMS, growth, late
+from asgld_study.paper.minima import eps_power
+from asgld_study.statistics import Estimate, mean, scaled, slope
+
+FloatArray = npt.NDArray[np.float64]
+LR, DELTA, SIGMA, VARIANCE = 0.5, 0.1, 0.3, 0.3
+# Of the accumulator, where "small" is taken at its word.
+TINY_DELTA = 1e-8
+
+
+# ------------------------------------------------------------------------------------ runs
+
+
+@dataclass(frozen=True)
+class Case:
+    """One method, its exponents and batch growth, on one function."""
+
+    method: str
+    alpha: float
+    beta: float
+    theta: float = 0.0
+    function: str = "waves"
+
+    @property
+    def label(self) -> str:
+        batch = f", theta {self.theta:g}" if self.theta else ""
+        beta = "" if self.method == "asg" else f", {self.beta:g}"
+        return f"{self.method} ({self.alpha:g}{beta}{batch}) on {self.function}"
+
+    def promised(self, version: str) -> float:
+        """The exponent of k in the bound; nan where the version says nothing."""
+        found = rate(self.alpha, self.beta, method=self.method, theta=self.theta, version=version)
+        return float(found.exponent)
+
+
+CASES = (
+    *(
+        Case("asgld", alpha, beta)
+        for alpha, beta in [
+            (0.5, 0.5), (0.5, 1), (1, 0.3), (1, 0.5), (1, 0.75), (1, 1), (1, 2), (1.5, 0.75),
+            (1.5, 1), (1.5, 1.5), (1.5, 2), (1.75, 2), (2, 1.5),
+        ]
+    ),
+    *(Case("agld", a, b) for a, b in [(0, 0.5), (0, 1), (0, 2), (1, 0.75), (1, 1), (1, 2)]),
+    *(Case("asg", alpha, math.inf) for alpha in (0.5, 1, 1.5)),
+    *(Case("asgld", 0, 1, theta) for theta in (0.25, 0.5, 1)),
+    Case("asgld", 0.5, 1, 0.5),
+    Case("asgld", 1, 1, 1),
+    *(Case("asgld", a, b, function="flat") for a, b in [(1, 2), (1.5, 2), (1.5, 3), (1.75, 2)]),
+    Case("agld", 0, 2, function="flat"),
+)  # fmt: skip
+# Cases of the theorems that the list above has no point of, or none on the flat function.
+MORE_CASES = (
+    Case("asgld", 1.25, 0.75),
+    Case("asgld", 0.5, 0.35),
+    Case("agld", 2, 1.5),
+    *(Case("asgld", a, b, function="flat") for a, b in [(0.5, 1), (1, 1)]),
+    *(Case("agld", a, b, function="flat") for a, b in [(1, 1), (1, 2)]),
+    *(Case("asg", alpha, math.inf, function="flat") for alpha in (1, 1.5)),
+)
+
+
+def trajectory(
+    case: Case, *, steps: int, replicas: int, delta: float = DELTA
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """log k, (T,), and weighted averages and last values of |grad f|^2, (T, replicas)."""
+    function = LANDSCAPES[case.function]
+    options: dict[str, Any] = {"lr": LR, "alpha": case.alpha, "delta": delta}
+    if case.method != "asg":
+        options |= {"beta": case.beta, "sigma": SIGMA}
+    ks = due_steps(steps)
+    due, averages, lasts = set(ks), [], []
+    weighted, total = torch.zeros(replicas, dtype=torch.float64), 0.0
+
+    def look(view: View) -> None:
+        nonlocal total
+        squares = function.grad(view.x).square().sum(-1)
+        if view.step in due:
+            averages.append((weighted / total).numpy())
+            lasts.append(squares.numpy())
+        # (1 + delta j)^(-alpha/2) is of the order of lr D_j^(-alpha/2) and the same for all
+        # replicas, so that the average has fixed weights, as in the theorems.
+        weight = (1.0 + view.step * DELTA) ** (-case.alpha / 2)
+        weighted.add_(squares, alpha=weight)
+        total += weight
+
+    feed = noisy(0.0 if case.method == "agld" else VARIANCE, theta=case.theta)
+    follow(case.method, function, start(replicas), look, steps=steps, feed=feed, **options)
+    return np.log(np.array(ks, dtype=np.float64)), np.array(averages), np.array(lasts)
+
+
+def _exponent(x: FloatArray, columns: FloatArray) -> Estimate:
+    fit = slope(x, columns)
+    return {"value": -fit["value"], "low": -fit["high"], "high": -fit["low"]}
+
+
+def _last_decade(log_k: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(log_k >= log_k[-1] - math.log(10.0) - 1e-9)
+
+
+def measure_case(*, steps: int, replicas: int, **of_case: Any) -> dict[str, Any]:
+    """One case: exponents over the last decade, over the last two, and over log k for slow ones."""
+    case = Case(**of_case)
+    log_k, averages, lasts = trajectory(case, steps=steps, replicas=replicas)
+    is_late = _last_decade(log_k)
+    return {
+        **vars(case),
+        "label": case.label,
+        "published": case.promised("published"),
+        "corrected": case.promised("corrected"),
+        "average": _exponent(log_k[is_late], averages[is_late]),
+        "last": _exponent(log_k[is_late], lasts[is_late]),
+        "two_decades": {"average": _exponent(log_k, averages), "last": _exponent(log_k, lasts)},
+        # against log k itself: 1 for a bound of 1/log k
+        "per_log": _exponent(np.log(log_k), averages),
+    }
+
+
+def measure_delta(
+    alpha: float, beta: float, delta: float, *, steps: int, replicas: int
+) -> dict[str, Any]:
+    """Full gradients: the exponent of the last iterate for a delta that does or does not count."""
+    case = Case("agld", alpha, beta)
+    log_k, _, lasts = trajectory(case, steps=steps, replicas=replicas, delta=delta)
+    tau = beta - alpha / 2
+    return {
+        "alpha": alpha,
+        "beta": beta,
+        "delta": delta,
+        "last": _exponent(log_k, lasts),
+        "with_delta": tau,
+        "without_delta": tau / (1 + tau),
+        "path": {"k": np.exp(log_k).tolist(), "last": lasts.mean(axis=1).tolist()},
+    }
+
+
+def measure_point(alpha: float, beta: float, *, steps: int, replicas: int) -> dict[str, Any]:
+    """Does the squared gradient fall over the last decade? In nepers per neper of k."""
+    log_k, _, lasts = trajectory(Case("asgld", alpha, beta), steps=steps, replicas=replicas)
+    is_late = _last_decade(log_k)
+    return {
+        "alpha": alpha,
+        "beta": beta,
+        "last": _exponent(log_k[is_late], lasts[is_late]),
+        "region": str(rate(alpha, beta).region),
+        "final": mean(lasts[is_late].mean(axis=0)),
+    }
+
+
+def measure_plateau(dim: int, batch: int, *, steps: int, replicas: int) -> dict[str, Any]:
+    """SGLD on the bowl: the mean of |grad f|^2 over the last half and over the quarter before."""
+    late, middle = (torch.zeros(replicas, dtype=torch.float64) for _ in range(2))
+
+    def look(view: View) -> None:
+        squares = view.x.square().sum(-1)
+        if view.step > steps // 2:
+            late.add_(squares)
+        elif view.step > steps // 4:
+            middle.add_(squares)
+
+    x0, feed = torch.ones(replicas, dim, dtype=torch.float64), noisy(VARIANCE / batch, seed=1)
+    follow("sgld", LANDSCAPES["bowl"], x0, look, steps=steps, feed=feed, lr=LR, sigma=SIGMA)
+    late, middle = late / (steps - steps // 2), middle / (steps // 2 - steps // 4)
+    return {
+        "dim": dim,
+        "batch": batch,
+        "late": mean(late.tolist()),
+        "ratio": mean((late / middle).tolist()),
+        "I2": SMOOTHNESS * LR * VARIANCE / batch,
+        "I3": 2.0 * SMOOTHNESS * SIGMA**2,
+    }
+
+
+def case_tasks(cases: Sequence[Case], steps: int, replicas: int) -> list[Task]:
+    return [task(measure_case, **vars(case), steps=steps, replicas=replicas) for case in cases]
+
+
+@experiment("exponents", "Convergence exponents")
+def exponent_tasks(size: Size) -> list[Task]:
+    """How fast does the squared gradient fall, for every case of the theorems?"""
+    return case_tasks((*CASES, *MORE_CASES), size.steps, size.chains)
+
+
+@experiment("delta", "A tiny delta")
+def delta_tasks(size: Size) -> list[Task]:
+    """What if delta is too small to feed the accumulator?"""
+    run = partial(task, measure_delta, steps=size.steps, replicas=size.chains)
+    return [
+        run(alpha=alpha, beta=beta, delta=delta)
+        for alpha, beta in ((0.0, 1.0), (0.0, 2.0), (1.0, 1.0), (1.0, 2.0))
+        for delta in (TINY_DELTA, DELTA)
+    ]
+
+
+@experiment("region", "Where it converges")
+def region_tasks(size: Size) -> list[Task]:
+    """For which exponents does the squared gradient keep falling?"""
+    # A grid over (alpha, beta); at full size twice as fine.
+    parts = 4 if size.name == "full" else 2
+    return [
+        task(measure_point, alpha=i / parts, beta=j / parts, steps=size.grid, replicas=size.chains)
+        for i in range(2 * parts + 1)
+        for j in range(2 * parts + parts // 2 + 1)
+    ]
+
+
+@experiment("plateau", "The floor of SGLD")
+def plateau_tasks(size: Size) -> list[Task]:
+    """How high is the floor at which a constant temperature ends?"""
+    return [
+        task(measure_plateau, dim=dim, batch=batch, steps=size.grid, replicas=size.chains)
+        for dim, batch in ((1, 1), (2, 1), (10, 1), (100, 1), (10, 10))
+    ]
+
+
+EXPERIMENTS = (plateau_tasks, exponent_tasks, delta_tasks, region_tasks)
+
+
+# ------------------------------------------------------------------------------------ claims
+
+
+def _falls(cases: Sequence[Case], o: Outcomes) -> Checks:
+    """Each case falls at least as fast as published."""
+    for case in cases:
+        value = o["exponents"].one(**vars(case))
+        bound = value["published"] - min(SLACK, value["published"] / 2)
+        says = f"{value['label']}: exponent of E|grad f|^2 over the last decade"
+        yield at_least(says, value["last"], bound)
+
+
+def _falls_slowly(method: str, o: Outcomes) -> Checks:
+    """alpha = 2: the weighted average falls at least like 1/log k.
+
+    On the flat function the clock, log k, is too short at any k to leave the start.
+    """
+    value = o["exponents"].one(method=method, alpha=2, beta=1.5, function="waves")
+    says = f"{value['label']}: exponent of log k in the weighted average"
+    yield at_least(says, value["per_log"], 0.8)
+
+
+def _rate_claim(name: str, item: str, says: str, *cases: Case, note: str = "") -> Claim:
+    where = "batch theorem" if item == "Batch theorem" else item.partition(" case")[0]
+    return Claim(name, says, where, ("exponents",), partial(_falls, cases), note, item)
+
+
+r1 = Claim(
+    "R1",
+    "alpha = 2, beta > 1: 1/log k.",
+    "Theorem 2",
+    ("exponents",),
+    partial(_falls_slowly, "asgld"),
+    item="Theorem 2 case 1",
+)
+r2 = _rate_claim(
+    "R2",
+    "Theorem 2 case 2",
+    "1 < alpha < 2, beta >= 1: k^-(beta - alpha/2).",
+    *(Case("asgld", a, b) for a, b in ((1.5, 1.5), (1.5, 2), (1.75, 2))),
+    *(Case("asgld", a, b, function="flat") for a, b in ((1.5, 2), (1.5, 3), (1.75, 2))),
+    note="k^-(1 - alpha/2), times log k at beta = 1: the slowest of the three terms decides.",
+)
+r3 = _rate_claim(
+    "R3",
+    "Theorem 2 case 2",
+    "1 < alpha < 2, beta < 1: k^-(1 - alpha/2).",
+    Case("asgld", 1.25, 0.75),
+    note="k^-(beta - alpha/2).",
+)
+r4 = _rate_claim(
+    "R4",
+    "Theorem 2 case 3",
+    "alpha = 1, beta > 1: k^-1/2 up to logs.",
+    *(Case("asgld", 1, 2, function=function) for function in ("waves", "flat")),
+)
+
+
+@claim("R5", "Theorem 2", "exponents", "terms", item="Theorem 2 case 3")
+def r5(o: Outcomes) -> Checks:
+    """alpha = 1, 1/2 < beta <= 1: k^-(beta - 1/2).
+
+    At beta = 1 the bound carries a log k.
+    """
+    cases = (Case("asgld", 1, 0.75), Case("asgld", 1, 1), Case("asgld", 1, 1, function="flat"))
+    yield from _falls(cases, o)
+    grown = growth(o["terms"].one(label="ASGLD (1, 1)", dim=10), "I3")
+    yield at_most("(1, 1): growth of I3 k^(1/2) over the last decade", grown, 1.1, core=False)
+
+
+r6 = _rate_claim(
+    "R6",
+    "Theorem 2 case 4",
+    "0 < alpha < 1, beta > alpha: k^-(alpha/2).",
+    *(Case("asgld", 0.5, 1, function=function) for function in ("waves", "flat")),
+)
+r7 = _rate_claim(
+    "R7",
+    "Theorem 2 case 4",
+    "0 < alpha < 1, alpha/2 < beta <= alpha: k^-(beta - alpha/2).",
+    *(Case("asgld", 0.5, beta) for beta in (0.5, 0.35)),
+)
+
+
+@claim("R8", "Theorem 2, Figure 1", "region", item="Theorem 2")
+def r8(o: Outcomes) -> Checks:
+    """ASGLD converges exactly for alpha in (0, 2] and beta > alpha/2."""
+    inside, outside = (
+        [v["last"] for v in o["region"].values if (v["region"] == "converges") is is_inside]
+        for is_inside in (True, False)
+    )
+    falls = float(np.mean([fit["low"] > 0.03 for fit in inside]))
+    yield at_least("share of points inside the region where the gradient falls", falls, 0.95)
+    stays = float(np.mean([fit["value"] < SLACK for fit in outside]))
+    yield at_least("share of points outside where it does not", stays, 0.95)
+
+
+@claim("R9", "Theorem 2, remark i", "plateau", item="Theorem 2 remark i")
+def r9(o: Outcomes) -> Checks:
+    """SGLD stays in a neighborhood given by I2 = M lr C / B and I3 = 2 M sigma^2.
+
+    The floor is there; both formulas lack a factor d.
+    """
+    for value in o["plateau"].values:
+        where = f"d = {value['dim']}, B = {value['batch']}"
+        says = f"{where}: mean |grad f|^2 of the last half over that before"
+        yield between(says, value["ratio"], 0.9, 1.1)
+        floor = value["I2"] + value["I3"]
+        for words, formula in (("I2 + I3", floor), ("d (I2 + I3)", value["dim"] * floor)):
+            ratio = scaled(value["late"], 1 / formula)
+            yield at_most(f"{where}: floor over {words}", ratio, 1.0, core=False)
+
+
+@claim("R10", "section 4.1", "terms")
+def r10(o: Outcomes) -> Checks:
+    """At alpha = beta = 1 all three terms are of order k^-1/2.
+
+    I2 and I3 carry a log k.
+    """
+    value = o["terms"].one(label="ASGLD (1, 1)", dim=10)
+    for name in TERMS:
+        k, term = np.log(late(value, name))
+        exponent = -float(np.polyfit(k, term, 1)[0])
+        yield between(f"exponent of {name} over the last decade", exponent, 0.35, 0.65)
+    for name in ("I2", "I3"):
+        says = f"growth of {name} k^(1/2) over the last decade"
+        yield at_most(says, growth(value, name), 1.1, core=False)
+
+
+b1 = _rate_claim(
+    "B1",
+    "Batch theorem",
+    "alpha = 0 and batches of k^theta: k^-min(1, theta, beta).",
+    *(Case("asgld", 0, 1, theta) for theta in (0.25, 0.5, 1)),
+)
+
+
+@claim("B2", "batch theorem", "minima", item="Batch theorem")
+def b2(o: Outcomes) -> Checks:
+    """Batches of k: eps^-4 at (1, 1) and eps^-2 at (0, 1).
+
+    These are iterations. In samples (0, 1) costs eps^-4, no less than a constant batch.
+    """
+    for label, power in (("ASGLD (1, 1), B = k", 4.0), ("ASGLD (0, 1), B = k", 2.0)):
+        yield at_most(f"{label}: exponent of 1/eps in the steps", eps_power(o, label), power * LOGS)
+    in_samples = eps_power(o, label, samples=True)
+    yield at_most(f"{label}: exponent of 1/eps in the samples", in_samples, 2.0 * LOGS, core=False)
+
+
+p1 = Claim(
+    "P1",
+    "AGLD, alpha = 2, beta > 1: 1/log k.",
+    "Proposition 6",
+    ("exponents",),
+    partial(_falls_slowly, "agld"),
+    item="Proposition 6",
+)
+p2 = _rate_claim(
+    "P2",
+    "Proposition 6",
+    "AGLD, 0 < alpha < 2: k^-(1 - alpha/2) for beta >= 1, k^-(beta - alpha/2) below.",
+    *(Case("agld", 1, beta) for beta in (0.75, 1, 2)),
+    *(Case("agld", 1, beta, function="flat") for beta in (1, 2)),
+)
+
+
+@claim("P3", "Proposition 6", "exponents", "minima", "delta", item="Proposition 6")
+def p3(o: Outcomes) -> Checks:
+    """AGLD, alpha = 0: k^-min(1, beta), so eps^-2 at (0, 1).
+
+    Not while delta is too small to feed D: then k^-1/2 at (0, 1), eps^-4.
+    """
+    cases = [Case("agld", 0, beta) for beta in (0.5, 1, 2)]
+    yield from _falls([*cases, Case("agld", 0, 2, function="flat")], o)
+    power = eps_power(o, "AGLD (0, 1)")
+    yield at_most("(0, 1): exponent of 1/eps in the steps to a minimum", power, 2.0 * LOGS)
+    tiny = o["delta"].one(alpha=0.0, beta=1.0, delta=TINY_DELTA)["last"]
+    yield at_least("(0, 1) with delta = 1e-8: exponent of E|grad f|^2", tiny, 0.9, core=False)
+
+
+@claim("P4", "Proposition 6", "exponents", "minima", "terms", item="Proposition 6")
+def p4(o: Outcomes) -> Checks:
+    """ASG: k^-(min(1, alpha) - alpha/2), so eps^-4 at alpha = 1.
+
+    At alpha = 1 the bound carries a log k.
+    """
+    yield from _falls([Case("asg", alpha, math.inf) for alpha in (0.5, 1, 1.5)], o)
+    power = eps_power(o, "ASG (1)")
+    yield at_most("exponent of 1/eps in the steps to a minimum", power, 4.0 * LOGS)
+    grown = growth(o["terms"].one(label="ASG (1)", dim=10), "I2")
+    yield at_most("alpha = 1: growth of I2 k^(1/2) over the last decade", grown, 1.1, core=False)
+
+
+CLAIMS = (r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, b1, b2, p1, p2, p3, p4)
+
+
+# ------------------------------------------------------------------------------------ pictures
+
+
+@picture("plateau")
+def floor_of_sgld(o: Outcomes) -> Any:
+    """The floor of SGLD against dimension
+
+    The published floor is the dashed line, which knows no d.
+
+    Measured floor of SGLD against dimension with the published and the corrected formula.
+    """
+    figure, panel = one_panel(2.8)
+    values = o["plateau"].select(batch=1)
+    dims = np.array([v["dim"] for v in values])
+    plot(panel, 0, dims, [v["late"]["value"] for v in values], "measured floor", "none")
+    floor = values[0]["I2"] + values[0]["I3"]
+    panel.plot(dims, np.full(len(dims), floor), color=INK, linestyle="--", label="I2 + I3")
+    panel.plot(dims, dims * floor, color=COLORS[2], label="d (I2 + I3)")
+    log_log(panel, xlabel="d", ylabel=r"$E|\nabla f|^2$ of the last half")
+    legend(figure, panel)
+    return figure
+
+
+@picture("exponents")
+def exponents_by_case(o: Outcomes) -> Any:
+    """Exponents, case by case
+
+    A bound is violated where a measured point lies to the left of a published cross. Bars are 95 %
+    intervals.
+
+    A dot plot with one row per case: measured exponents with intervals beside published and
+    corrected ones.
+    """
+    values = o["exponents"].values
+    figure = draw_exponents([exponent_row(value) for value in values])
+    figure.set_size_inches(7.4, 0.2 * len(values) + 1.3)
+    return figure
+
+
+def exponent_row(value: Mapping[str, Any], decades: int = 1) -> Row:
+    """A value of `measure_case` as a flat record, with the fits over one decade or over two."""
+    fits = value if decades == 1 else value["two_decades"]
+    row = {name: value[name] for name in ("method", "alpha", "beta", "theta", "function")}
+    for name in ("average", "last"):
+        fit = fits[name]
+        row |= {name: fit["value"], f"{name}_low": fit["low"], f"{name}_high": fit["high"]}
+    return {**row, "published": value["published"], "corrected": value["corrected"]}
+
+
+def draw_exponents(rows: Sequence[Row]) -> Any:
+    """Measured exponents with intervals beside the published and the corrected ones."""
+    figure = plots.new_figure(9.5, 0.26 * len(rows) + 1.6)
+    panel, height = figure.subplots(), np.arange(len(rows))[::-1]
+
+    def column(name: str) -> Any:
+        return np.array([float(row[name]) for row in rows])
+
+    for name, words, color, shift in (
+        ("average", "weighted average", COLORS[0], 0.12),
+        ("last", "last iterate", COLORS[2], -0.12),
+    ):
+        center = column(name)
+        spread = np.abs([center - column(f"{name}_low"), column(f"{name}_high") - center])
+        bars: dict[str, Any] = {"xerr": spread, "fmt": "o", "markersize": 4, "color": color}
+        panel.errorbar(center, height + shift, label=f"measured, {words}", **bars)
+    crosses: dict[str, Any] = {"marker": "x", "s": 36, "color": COLORS[1], "zorder": 3}
+    panel.scatter(column("corrected"), height, marker="|", s=160, color="black", label="corrected")
+    panel.scatter(column("published"), height, label="published", **crosses)
+    panel.set_yticks(height, [_case_words(row) for row in rows], fontsize=8)
+    panel.set_xlabel("exponent $e$ of $k^{-e}$")
+    panel.grid(alpha=0.25, linewidth=0.5)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def _case_words(row: Row) -> str:
+    pair = f"{row['alpha']:g}" + ("" if math.isinf(row["beta"]) else f", {row['beta']:g}")
+    batch = f", batch $k^{{{row['theta']:g}}}$" if row["theta"] else ""
+    return f"{row['method']} ({pair}){batch}, {row['function']}"
+
+
+@picture("delta")
+def paths_by_delta(o: Outcomes) -> Any:
+    """Full gradients with a tiny and with a real delta
+
+    Same exponents, same noise; only delta differs, and with it the slope.
+
+    Two panels of the squared gradient against k for four pairs of exponents.
+    """
+    figure, axes = panels(1, 2, 2.9, sharey=True)
+    deltas = sorted({v["delta"] for v in o["delta"].values})
+    for panel, delta in zip(axes.flat, deltas, strict=True):
+        for i, v in enumerate(o["delta"].select(delta=delta)):
+            name = f"({v['alpha']:g}, {v['beta']:g}): exponent {v['last']['value']:.2f}"
+            curve(panel, i, v["path"]["k"], v["path"]["last"], name)
+        log_log(panel, xlabel="k", title=rf"$\delta$ = {delta:g}")
+        panel.legend(loc="lower left")
+    axes[0, 0].set_ylabel(r"$E|\nabla f(x_k)|^2$")
+    return figure
+
+
+@picture("region")
+def region_map(o: Outcomes) -> Any:
+    """Where the gradient keeps falling
+
+    Numbers are exponents over the last decade; green falls, gray stays, orange grows. The line is
+    the border that Theorem 2 draws.
+
+    A map over alpha and beta with a measured exponent in each cell and the line beta = alpha/2.
+    """
+    from matplotlib.patches import Rectangle
+
+    figure, panel = one_panel(4.2)
+    values = o["region"].values
+    alphas = sorted({v["alpha"] for v in values})
+    half = (alphas[1] - alphas[0]) / 2 if len(alphas) > 1 else 0.25
+    text = {"ha": "center", "va": "center", "fontsize": 8 if half > 0.2 else 6}
+    for v in values:
+        falls, grows = v["last"]["low"] > 0.03, v["last"]["high"] < -0.03
+        color = COLORS[2] if falls else COLORS[1] if grows else GRAY
+        corner, side = (v["alpha"] - half, v["beta"] - half), 2 * half
+        panel.add_patch(Rectangle(corner, side, side, facecolor=color, alpha=0.3, linewidth=0))
+        panel.text(v["alpha"], v["beta"], f"{v['last']['value']:.2f}", **text)
+    top = max(v["beta"] for v in values) + half
+    # thin and pale, since it crosses numbers
+    panel.plot([0, 2], [0, 1], color=INK, linewidth=1.0, alpha=0.6, label=r"$\beta = \alpha/2$")
+    panel.set(xlim=(-half, 2 + half), ylim=(-half, top), xlabel=r"$\alpha$", ylabel=r"$\beta$")
+    panel.grid(False)
+    legend(figure, panel)
+    return figure
+
+
+@picture("region-theory", "region", paper=True)
+def region_by_theory(_: Outcomes) -> Any:
+    """The same map by theory, published and corrected
+
+    Red marks exponents that no choice can have.
+
+    Two maps of the exponent of the bound over alpha and beta, as published and corrected.
+    """
+    return plots.region_map(resolution=120)
+
+
+PICTURES = (floor_of_sgld, exponents_by_case, paths_by_delta, region_map, region_by_theory)
+
+
+# ------------------------------------------------------------------------------------ tables
+
+
+def _with_interval(name: str, of: Estimate) -> Row:
+    return {name: of["value"], "low": of["low"], "high": of["high"]}
+
+
+@table("plateau")
+def plateau_rows(o: Outcomes) -> list[Row]:
+    """Mean squared gradient of SGLD."""
+    return [
+        {
+            "d": v["dim"],
+            "B": v["batch"],
+            "floor": v["late"]["value"],
+            "I2 + I3": v["I2"] + v["I3"],
+            "d (I2 + I3)": v["dim"] * (v["I2"] + v["I3"]),
+        }
+        for v in o["plateau"].values
+    ]
+
+
+@table("exponents")
+def exponent_rows(o: Outcomes) -> list[Row]:
+    """Exponents over the last decade, with 95 % intervals of the last iterate."""
+    return [
+        {
+            "case": v["label"],
+            **_with_interval("last", v["last"]),
+            "weighted average": v["average"]["value"],
+            "published": v["published"],
+            "corrected": v["corrected"],
+        }
+        for v in o["exponents"].values
+    ]
+
+
+@table("delta")
+def delta_rows(o: Outcomes) -> list[Row]:
+    """Exponents with a tiny and with a real delta."""
+    return [
+        {
+            "alpha": v["alpha"],
+            "beta": v["beta"],
+            "delta": v["delta"],
+            **_with_interval("exponent", v["last"]),
+            "if delta feeds D": v["with_delta"],
+            "if it does not": v["without_delta"],
+        }
+        for v in o["delta"].values
+    ]
+
+
+TABLES = (plateau_rows, exponent_rows, delta_rows)

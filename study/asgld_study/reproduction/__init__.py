@@ -1,1 +1,0 @@
-"""The whole paper as one report: experiments run, claims judged, a page written."""

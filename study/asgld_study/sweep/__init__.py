@@ -1,1 +1,0 @@
-"""Many runs: problems x methods x starts, in parallel, cached, resumable, tuned alike."""
