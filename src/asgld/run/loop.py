@@ -24,6 +24,7 @@ from torch import Tensor
 
 from asgld.methods.base import Method, State, as_mask, replica_seed
 from asgld.oracle import BudgetExhausted, Oracle
+from asgld.oracle.base import Session
 from asgld.oracle.costs import Counts
 from asgld.run.files import read, write_atomically
 from asgld.run.history import History, Record, Writer
@@ -250,6 +251,7 @@ class _Loop:
         self.writer = Writer(record)
         self.values = self.norms = torch.full((self.replicas,), torch.nan, dtype=torch.float64)
         self.settling: Settling | None = None
+        self.mirror: _Mirror | None = None
 
     @property
     def used(self) -> Counts:
@@ -317,10 +319,8 @@ class _Loop:
             self._stop_rows(session.broke, Stop.BUDGET)
             self.step += 1
             return
-        # A finite sum means finite numbers, at a third of the price of asking each.
-        if session.is_complete and math.isfinite(float(state.x.sum())):
-            self.x.copy_(state.x)
-        else:
+        if not (session.is_complete and self._keep(state.x)):
+            session.check_last_call()
             self._stop_rows(session.broke, Stop.BUDGET)
             is_finite = torch.isfinite(state.x).all(-1).numpy()
             self._stop_rows(session.active & ~is_finite, Stop.NON_FINITE)
@@ -330,6 +330,18 @@ class _Loop:
         if state.finished is not False:
             finished = as_mask(state.finished, self.replicas).numpy()
             self._stop_rows(finished & session.active, Stop.FINISHED, state.message)
+
+    def _keep(self, x: Tensor) -> bool:
+        """Copy the iterates of a step, if all are finite; say whether they are."""
+        if self.mirror is None:
+            self.mirror = _Mirror(x, self.x)
+        if self.mirror.is_of(x):
+            return self.mirror.keep(self.session)
+        # A finite sum means finite numbers, at a third of the price of asking each.
+        if not math.isfinite(float(x.sum())):
+            return False
+        self.x.copy_(x)
+        return True
 
     def _count_steps(self) -> None:
         """Bring `steps` up to date: a batch has taken every step with all its active replicas."""
@@ -513,6 +525,45 @@ class _Loop:
         self.writer.unpack(content["history"])
         if content["settling"] is not None:
             self.settling = Settling(**content["settling"])
+
+
+class _Mirror:
+    """Copies iterates that a method changes in place, by views that are made once.
+
+    Args:
+        x: the method's iterates.
+        kept: where they are copied to.
+    """
+
+    # Beyond this size torch is faster, and threads of NumPy would compete with those of torch.
+    LARGEST = 8192
+
+    def __init__(self, x: Tensor, kept: Tensor) -> None:
+        self.x: Tensor | None = None
+        is_plain = x.is_contiguous() and not x.requires_grad and x.dtype == kept.dtype
+        if is_plain and x.numel() <= self.LARGEST:
+            self.x, self.address, self.array = x, x.data_ptr(), x.numpy()
+            # Bytes are moved by Python itself, with less ado than by either library.
+            self.source = memoryview(self.array).cast("B")
+            self.target = memoryview(kept.numpy()).cast("B")
+
+    def is_of(self, x: Tensor) -> bool:
+        return x is self.x and x.data_ptr() == self.address
+
+    def keep(self, session: Session) -> bool:
+        """Copy, if the iterates and the session's last call are finite; say whether they are."""
+        # A product of two vectors is finite only if both are.
+        try:
+            last = self.array if session.unchecked is None else session.unchecked[1].numpy()
+            product = np.vdot(self.array, last)
+        except (RuntimeError, TypeError, ValueError):  # a result of another shape or kind
+            session.check_last_call()
+            product = np.vdot(self.array, self.array)
+        if not math.isfinite(product):
+            return False
+        session.unchecked = None
+        self.target[:] = self.source
+        return True
 
 
 class _Meter:
