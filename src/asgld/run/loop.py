@@ -544,8 +544,8 @@ class _Mirror:
         if is_plain and x.numel() <= self.LARGEST:
             self.x, self.address, self.array = x, x.data_ptr(), x.numpy()
             # Bytes are moved by Python itself, with less ado than by either library.
-            self.source = memoryview(self.array).cast("B")
-            self.target = memoryview(kept.numpy()).cast("B")
+            self.source = self.array.data.cast("B")
+            self.target = kept.numpy().data.cast("B")
 
     def is_of(self, x: Tensor) -> bool:
         return x is self.x and x.data_ptr() == self.address
