@@ -381,7 +381,7 @@ class Minimization:
 
         def seen(news: Progress) -> object:
             assert callback is not None
-            return callback(replace(news, x=self.land.to_user(news.x)))
+            return callback(news.through(self.land.to_user))
 
         when = StopWhen(
             grad_tol=self.tol,
