@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld.theory._arguments import FloatArray, floats, unwrap
+from asgld.theory._arguments import Number, floats, number, unwrap
 from asgld.theory.bounds import Accumulators, terms
-from asgld.theory.temperatures import temperature
+from asgld.theory.escape import temperature
 
 TILTS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 
@@ -78,12 +78,12 @@ class Certificate:
         p: probability that the bound fails at any time.
     """
 
-    bound: float | FloatArray
-    start: float | FloatArray
-    moved: float | FloatArray
-    noise: float | FloatArray
-    rounding: float | FloatArray
-    tilt: float | FloatArray
+    bound: Number
+    start: Number
+    moved: Number
+    noise: Number
+    rounding: Number
+    tilt: Number
     p: float
 
 
@@ -195,7 +195,7 @@ def expected_certificate(
     d_init: float,
     sigma: float = 0.0,
     gradient_variance: float = 0.0,
-) -> float | FloatArray:
+) -> Number:
     """Bound on min_j (E|grad f(x_j)|)^2, the repaired form of Theorem 1.
 
         2 f_gap/lr + M lr C E sum Tr D^-alpha / B + 2 M sigma^2 E sum Tr D^-beta
@@ -230,5 +230,4 @@ def expected_certificate(
         sigma=sigma,
         gradient_variance=gradient_variance,
     ).total
-    value: float | FloatArray = unwrap(np.asarray(total) / (2 - first))
-    return value
+    return number(np.asarray(total) / (2 - first))
