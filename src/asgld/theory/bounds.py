@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld.theory._arguments import FloatArray, Number, choice, floats, unwrap
+from asgld._require import require_at_least_zero, require_positive
+from asgld.theory._arguments import FloatArray, Number, choice, floats, number, unwrap
 from asgld.theory.rates import VERSIONS, Rate, rate
 
 _EXACT = 4096  # sums are exact up to here; beyond, the midpoint integral errs by less than 1e-7
@@ -131,7 +132,7 @@ def terms(
     i1 = 2 * gap / step / weight
     i2 = smooth * step * gradient_variance * np.asarray(sums.trace_sample) / weight
     i3 = 2 * smooth * sigma**2 * np.asarray(sums.trace_noise) / weight
-    return Terms(unwrap(i1), unwrap(i2), unwrap(i3))
+    return Terms(number(i1), number(i2), number(i3))
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,9 @@ class Constants:
     num_samples: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("smoothness", "dim", "lr", "delta", "d_init", "batch_size", "num_samples"):
-            floats(name, getattr(self, name), strict=True)
-        for name in ("f_gap", "sigma", "gradient_variance", "grad_bound"):
-            floats(name, getattr(self, name))
+        require_positive(self, "smoothness", "dim", "lr", "delta", "d_init")
+        require_positive(self, "batch_size", "num_samples")
+        require_at_least_zero(self, "f_gap", "sigma", "gradient_variance", "grad_bound")
 
     @property
     def growth(self) -> float:

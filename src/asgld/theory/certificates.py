@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld.theory._arguments import Number, floats, number, unwrap
+from asgld._require import require
+from asgld.theory._arguments import Number, floats, number
 from asgld.theory.bounds import Accumulators, terms
 from asgld.theory.escape import temperature
 
@@ -51,9 +52,8 @@ def noise_scale(
     >>> noise_scale(1.0, alpha=1, beta=1, sigma=0.5, lr=0.1, gradient_variance=1.0)
     0.6
     """
-    start = floats("d_init", d_init, strict=True)
+    hottest = start = floats("d_init", d_init, strict=True)
     noisy = sigma > 0 and np.isfinite(beta)
-    hottest = start
     if noisy and beta < alpha / 2:
         if largest_D is None:
             raise ValueError(
@@ -150,11 +150,10 @@ def certificate(
     >>> certificate(**run, kappa=0.0, tilts=(1.0,)).bound
     1.75
     """
-    if not 0 < p < 1:
-        raise ValueError(f"p={p!r}: need 0 < p < 1, the probability that the bound may fail")
+    require(0 < p < 1, "p", p, "0 < p < 1, the probability that the bound may fail")
     c = np.asarray(tilts, dtype=np.float64)
-    if c.ndim != 1 or c.size == 0 or not np.all((c > 0) & (c < 2)):
-        raise ValueError(f"tilts={tilts!r}: need at least one number, each between 0 and 2")
+    is_valid = c.ndim == 1 and c.size > 0 and bool(np.all((c > 0) & (c < 2)))
+    require(is_valid, "tilts", tilts, "at least one number, each between 0 and 2")
     scale = float(floats("kappa", kappa))
     squares, gap, weight, lost = np.broadcast_arrays(
         0.5 * float(floats("smoothness", smoothness)) * floats("sum_sq_step", sum_sq_step),
@@ -175,12 +174,12 @@ def certificate(
     start, moved, chance = gap * factor, squares * factor, noise[best] * factor
     rounding = np.take_along_axis(extra, best[None], axis=0)[0] / weight
     return Certificate(
-        unwrap(np.asarray(start + moved + chance + rounding)),
-        unwrap(np.asarray(start)),
-        unwrap(np.asarray(moved)),
-        unwrap(np.asarray(chance)),
-        unwrap(np.asarray(rounding)),
-        unwrap(np.asarray(c[best])),
+        number(start + moved + chance + rounding),
+        number(start),
+        number(moved),
+        number(chance),
+        number(rounding),
+        number(c[best]),
         p,
     )
 

@@ -180,15 +180,8 @@ def rate(
     )
 
 
-def region(
-    alpha: ArrayLike,
-    beta: ArrayLike = np.inf,
-    *,
-    method: str = "asgld",
-    theta: ArrayLike = 0.0,
-    version: str = "corrected",
-) -> str | NDArray[np.str_]:
-    """Where (alpha, beta) lies on the map of Figure 1.
+def region(alpha: ArrayLike, beta: ArrayLike = np.inf, **options: Any) -> str | NDArray[np.str_]:
+    """The place of (alpha, beta) on the map of Figure 1; the arguments are those of `rate`.
 
     "converges": the bound tends to zero. "plateau": it stops at a constant (a fixed temperature).
     "grows": the noise heats, beta < alpha/2. "frozen": alpha > 2, the steps sum to a finite length.
@@ -199,7 +192,7 @@ def region(
     >>> region(0, 1), region(0, 1, theta=0.5), region(0, 1, method="agld")
     ('plateau', 'converges', 'converges')
     """
-    return rate(alpha, beta, method=method, theta=theta, version=version).region
+    return rate(alpha, beta, **options).region
 
 
 def sum_order(phi: ArrayLike, *, version: str = "corrected") -> Order:
