@@ -1,11 +1,12 @@
-"""The command line. The library's own words are here; others come from packages that are installed.
+"""The command line. Some words are the library's own, others come from packages that are installed.
 
 A package adds a word by an entry point of the group `asgld.commands`. The study of the paper adds
-`reproduce`, `table1` and `compare`, and what `asgld theory --measure` runs.
+`reproduce`, `compare` and `table1`, and the measurements behind `asgld theory --measure`.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import typer
 
-# Words of the study; without it they say how to get it.
-STUDY = ("reproduce", "compare", "table1")
+# The order in `asgld --help`.
+_WORDS = ("reproduce", "minimize", "compare", "table1", "theory", "doctor")
 _GROUP = "asgld.commands"
 
 
@@ -33,44 +34,60 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for command in (minimize, theory):
-        app.command()(command)
-    app.command("doctor")(examine)
-    found = {entry.name: entry for entry in entry_points(group=_GROUP)}
-    for word in STUDY:
-        if word not in found:
-            options = {"allow_extra_args": True, "ignore_unknown_options": True}
-            app.command(word, context_settings=options, help=_missing(word))(_absent(word))
-    for word, entry in found.items():
-        if not word.startswith("_"):
-            app.command(word)(entry.load())
+    ours: dict[str, Callable[..., Any]] = {
+        "minimize": minimize,
+        "theory": theory,
+        "doctor": examine,
+    }
+    others = [entry.name for entry in entry_points(group=_GROUP) if not entry.name.startswith("_")]
+    for word in dict.fromkeys((*_WORDS, *others)):
+        try:
+            app.command(word)(ours.get(word) or extension(word))
+        except ImportError as error:
+            _add_absent(app, word, str(error))
     return app
 
 
 def extension(word: str) -> Callable[..., Any]:
-    """What an installed package offers under a word; ImportError says how to get it."""
+    """The function that an installed package offers under a word; else an ImportError."""
     for entry in entry_points(group=_GROUP, name=word):
         loaded: Callable[..., Any] = entry.load()
         return loaded
-    raise ImportError(_missing(word.lstrip("_")))
-
-
-def _missing(word: str) -> str:
-    return (
-        f"`{word}` is part of the study of the paper, which is not installed: pip install "
-        "asgld-study, or pip install ./study in a checkout of the repository"
+    raise ImportError(
+        f"`{word.lstrip('_')}` is part of the study of the paper, which is not installed: pip "
+        "install asgld-study, or pip install ./study in a checkout of the repository"
     )
 
 
-def _absent(word: str) -> Callable[[], None]:
-    def absent() -> None:
-        raise ImportError(_missing(word))
+def _add_absent(app: typer.Typer, word: str, reason: str) -> None:
+    """Add a word that says, with any arguments, why it cannot be used."""
+    import typer
 
-    return absent
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command(word, help=reason, context_settings=settings, add_help_option=False)
+    def absent() -> None:
+        typer.echo(reason, err=True)
+        raise typer.Exit(1)
+
+
+def key_value(text: str) -> tuple[str, Any]:
+    """Read an option as it is typed; a value that is no Python literal is text.
+
+    >>> key_value("lr=0.1"), key_value("loss=cauchy")
+    (('lr', 0.1), ('loss', 'cauchy'))
+    """
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise ValueError(f"option {text!r}: need key=value, for example lr=0.1")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
 
 
 def main() -> None:
-    """Run the command line, or say which extra is missing."""
+    """Run the command line; a missing package and a failing disk are one line each."""
     try:
         app = build_app()
     except ImportError as error:
@@ -79,3 +96,5 @@ def main() -> None:
         app()
     except ImportError as error:  # a package that one command needs; the message names the extra
         sys.exit(str(error))
+    except OSError as error:  # a folder that cannot be written, a full disk
+        sys.exit(f"asgld: {error}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from asgld._minimize import Result
 from asgld._minimize import minimize as run_minimize
+from asgld.cli import key_value
 from asgld.methods import method_names
 from asgld.problems import Problem, problem_names, problem_options
 from asgld.problems import problem as make_problem
@@ -45,7 +45,7 @@ def minimize(
 ) -> None:
     """Minimize a built-in problem and classify the point that was reached."""
     try:
-        options = dict(_parse(text) for text in option or [])
+        options = dict(key_value(text) for text in option or [])
         known = problem_options(problem)
         built = make_problem(problem, **{k: v for k, v in options.items() if k in known})
         result = run_minimize(
@@ -69,16 +69,6 @@ def minimize(
     if figure is not None:
         draw(result, title=f"{method} on {problem}").savefig(figure)
         console.print(f"figure: {figure}")
-
-
-def _parse(text: str) -> tuple[str, Any]:
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise ValueError(f"--option {text!r}: need key=value, for example lr=0.1")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value
 
 
 def _start(problem: Problem, start: str, saddle: int, replicas: int, seed: int) -> Any:
@@ -128,15 +118,8 @@ def draw(result: Result, *, title: str) -> Figure:
     left.set_ylabel("f")
     right.plot(history.spent, history.grad_norms, lw=0.8)
     right.axhline(result.point.eps, color="0.5", ls="--", lw=0.8)
-    right.text(
-        0.02,
-        result.point.eps,
-        "tolerance",
-        transform=right.get_yaxis_transform(),
-        va="bottom",
-        color="0.4",
-        fontsize=8,
-    )
+    place = {"transform": right.get_yaxis_transform(), "va": "bottom"}
+    right.text(0.02, result.point.eps, "tolerance", color="0.4", fontsize=8, **place)
     right.set_yscale("log")
     right.set_ylabel("gradient norm")
     for axes in (left, right):

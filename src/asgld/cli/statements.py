@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -57,7 +57,10 @@ def theory(
             _plot(console, plot, method, theta)
         else:
             _advise(console, method, alpha, beta, theta)
-            _show_escape(console, method, alpha, beta, gamma, lr, sigma, k0, dim, variance)
+            rule: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": beta, "k0": k0, "dim": dim}
+            rule["sigma"] = 0.0 if method == "asg" else sigma
+            rule["gradient_variance"] = 0.0 if method == "agld" else variance
+            _show_escape(console, gamma, rule)
     except ValueError as error:
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(2) from error
@@ -84,37 +87,12 @@ def _advise(console: Console, method: str, alpha: float, beta: float, theta: flo
     )
 
 
-def _show_escape(
-    console: Console,
-    method: str,
-    alpha: float,
-    beta: float,
-    gamma: float,
-    lr: float,
-    sigma: float,
-    k0: float,
-    dim: int,
-    variance: float,
-) -> None:
-    table = Table(
-        "criterion", "median steps", "99 % have left",
-        title=f"Escape from a saddle with gamma={gamma:g} met at step {k0:g}, d={dim}",
-    )  # fmt: skip
-    quiet = method == "asg"
+def _show_escape(console: Console, gamma: float, rule: dict[str, Any]) -> None:
+    title = f"Escape from a saddle with gamma={gamma:g} met at step {rule['k0']:g}, d={rule['dim']}"
+    table = Table("criterion", "median steps", "99 % have left", title=title)
     for criterion, words in (("distance", "|u'x| >= 1"), ("value", "f below the saddle")):
         times = [
-            laws.escape_time(
-                gamma,
-                lr=lr,
-                alpha=alpha,
-                beta=beta,
-                sigma=0.0 if quiet else sigma,
-                gradient_variance=0.0 if method == "agld" else variance,
-                k0=k0,
-                dim=dim,
-                criterion=criterion,
-                failure=failure,
-            ).steps
+            laws.escape_time(gamma, criterion=criterion, failure=failure, **rule).steps
             for failure in (0.5, 0.01)
         ]
         table.add_row(words, *(f"{float(t):,.0f}" for t in times))

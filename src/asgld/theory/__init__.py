@@ -6,31 +6,33 @@ published statement what it claims, whether it holds and why. NumPy only.
 
 from __future__ import annotations
 
-from asgld.theory.advice import Advice, recommend
 from asgld.theory.bounds import (
     Accumulators,
     Complexity,
     Constants,
     Terms,
-    accumulate,
     complexity,
     predicted_sums,
+    running_sums,
     terms,
 )
 from asgld.theory.certificates import Certificate, certificate, expected_certificate, noise_scale
 from asgld.theory.escape import (
     EscapeTime,
+    Onset,
     braking_onset,
     effective_curvature,
     escape_recursion,
     escape_time,
+    growth_onset,
     published_escape_time,
+    temperature,
 )
-from asgld.theory.published import Item, Table1Row, item, items, table1
-from asgld.theory.rates import Order, Rate, rate, region, sum_order
-from asgld.theory.temperatures import Onset, growth_onset, temperature
+from asgld.theory.published import VERDICTS, Item, Table1Row, item, items, table1
+from asgld.theory.rates import Advice, Order, Rate, rate, recommend, region, sum_order
 
 __all__ = [
+    "VERDICTS",
     "Accumulators",
     "Advice",
     "Certificate",
@@ -43,7 +45,6 @@ __all__ = [
     "Rate",
     "Table1Row",
     "Terms",
-    "accumulate",
     "braking_onset",
     "certificate",
     "complexity",
@@ -60,6 +61,7 @@ __all__ = [
     "rate",
     "recommend",
     "region",
+    "running_sums",
     "sum_order",
     "table1",
     "temperature",

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asgld._require import require
+
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+Number = float | FloatArray
 
 
 def floats(
@@ -26,20 +29,22 @@ def floats(
     array = np.asarray(value, dtype=np.float64)
     allowed = array > low if strict else array >= low
     if not np.all(allowed):
-        culprit = float(array[~allowed].flat[0])
-        sign = ">" if strict else ">="
-        tail = f"; {remedy}" if remedy else ""
-        raise ValueError(f"{name}={culprit!r}: need {name} {sign} {low:g}{tail}")
+        need = f"{name} {'>' if strict else '>='} {low:g}{'; ' if remedy else ''}{remedy}"
+        require(False, name, float(array[~allowed].flat[0]), need)
     return array
 
 
-def choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """`value` if it is one of `allowed`, else a ValueError that lists them."""
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
-    return value
+def choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """A ValueError that lists the allowed values, unless `value` is one of them."""
+    require(value in allowed, name, value, f"one of {', '.join(map(repr, allowed))}")
 
 
 def unwrap(array: NDArray[Any]) -> Any:
     """A Python scalar for a zero-dimensional array, the array itself otherwise."""
     return array.item() if array.ndim == 0 else array
+
+
+def number(array: ArrayLike) -> Number:
+    """`unwrap` for floats."""
+    value: Number = unwrap(np.asarray(array, dtype=np.float64))
+    return value

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld.theory._arguments import FloatArray, choice, floats, unwrap
+from asgld._require import require_at_least_zero, require_positive
+from asgld.theory._arguments import FloatArray, Number, choice, floats, number, unwrap
 from asgld.theory.rates import VERSIONS, Rate, rate
 
 _EXACT = 4096  # sums are exact up to here; beyond, the midpoint integral errs by less than 1e-7
@@ -39,13 +40,13 @@ class Accumulators:
     Expectations may be averaged in. Each may be an array (over time or over replicas).
     """
 
-    trace_step: float | FloatArray
-    min_step: float | FloatArray
-    trace_sample: float | FloatArray
-    trace_noise: float | FloatArray
+    trace_step: Number
+    min_step: Number
+    trace_sample: Number
+    trace_noise: Number
 
 
-def accumulate(
+def running_sums(
     D: ArrayLike, alpha: float, beta: float, *, batch_size: ArrayLike = 1.0
 ) -> Accumulators:
     """Running sums after 1, 2, ..., k steps from a recorded history of the accumulator.
@@ -55,7 +56,7 @@ def accumulate(
         alpha, beta: exponents of the run; beta = inf for no noise.
         batch_size: B_j, a number or shape (k,).
 
-    >>> sums = accumulate([[1.0, 4.0], [4.0, 16.0]], alpha=1, beta=1)
+    >>> sums = running_sums([[1.0, 4.0], [4.0, 16.0]], alpha=1, beta=1)
     >>> sums.trace_step.tolist(), sums.min_step.tolist()
     ([1.5, 2.25], [0.5, 0.75])
     """
@@ -73,12 +74,12 @@ def accumulate(
 class Terms(NamedTuple):
     """I1 (start), I2 (sampling noise), I3 (injected noise)."""
 
-    I1: float | FloatArray
-    I2: float | FloatArray
-    I3: float | FloatArray
+    I1: Number
+    I2: Number
+    I3: Number
 
     @property
-    def total(self) -> float | FloatArray:
+    def total(self) -> Number:
         """The bound itself."""
         return self.I1 + self.I2 + self.I3
 
@@ -131,7 +132,7 @@ def terms(
     i1 = 2 * gap / step / weight
     i2 = smooth * step * gradient_variance * np.asarray(sums.trace_sample) / weight
     i3 = 2 * smooth * sigma**2 * np.asarray(sums.trace_noise) / weight
-    return Terms(unwrap(i1), unwrap(i2), unwrap(i3))
+    return Terms(number(i1), number(i2), number(i3))
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,9 @@ class Constants:
     num_samples: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("smoothness", "dim", "lr", "delta", "d_init", "batch_size", "num_samples"):
-            floats(name, getattr(self, name), strict=True)
-        for name in ("f_gap", "sigma", "gradient_variance", "grad_bound"):
-            floats(name, getattr(self, name))
+        require_positive(self, "smoothness", "dim", "lr", "delta", "d_init")
+        require_positive(self, "batch_size", "num_samples")
+        require_at_least_zero(self, "f_gap", "sigma", "gradient_variance", "grad_bound")
 
     @property
     def growth(self) -> float:
@@ -216,12 +216,12 @@ class Complexity:
     """
 
     rate: Rate
-    iteration_power: float | FloatArray
-    sample_power: float | FloatArray
-    log_power: float | FloatArray
-    dim_power: float | FloatArray
-    iterations: float | FloatArray | None = None
-    samples: float | FloatArray | None = None
+    iteration_power: Number
+    sample_power: Number
+    log_power: Number
+    dim_power: Number
+    iterations: Number | None = None
+    samples: Number | None = None
 
 
 def complexity(

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld.theory._arguments import FloatArray, floats, unwrap
+from asgld._require import require
+from asgld.theory._arguments import Number, floats, number
 from asgld.theory.bounds import Accumulators, terms
-from asgld.theory.temperatures import temperature
+from asgld.theory.escape import temperature
 
 TILTS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 
@@ -51,9 +52,8 @@ def noise_scale(
     >>> noise_scale(1.0, alpha=1, beta=1, sigma=0.5, lr=0.1, gradient_variance=1.0)
     0.6
     """
-    start = floats("d_init", d_init, strict=True)
+    hottest = start = floats("d_init", d_init, strict=True)
     noisy = sigma > 0 and np.isfinite(beta)
-    hottest = start
     if noisy and beta < alpha / 2:
         if largest_D is None:
             raise ValueError(
@@ -78,12 +78,12 @@ class Certificate:
         p: probability that the bound fails at any time.
     """
 
-    bound: float | FloatArray
-    start: float | FloatArray
-    moved: float | FloatArray
-    noise: float | FloatArray
-    rounding: float | FloatArray
-    tilt: float | FloatArray
+    bound: Number
+    start: Number
+    moved: Number
+    noise: Number
+    rounding: Number
+    tilt: Number
     p: float
 
 
@@ -150,11 +150,10 @@ def certificate(
     >>> certificate(**run, kappa=0.0, tilts=(1.0,)).bound
     1.75
     """
-    if not 0 < p < 1:
-        raise ValueError(f"p={p!r}: need 0 < p < 1, the probability that the bound may fail")
+    require(0 < p < 1, "p", p, "0 < p < 1, the probability that the bound may fail")
     c = np.asarray(tilts, dtype=np.float64)
-    if c.ndim != 1 or c.size == 0 or not np.all((c > 0) & (c < 2)):
-        raise ValueError(f"tilts={tilts!r}: need at least one number, each between 0 and 2")
+    is_valid = c.ndim == 1 and c.size > 0 and bool(np.all((c > 0) & (c < 2)))
+    require(is_valid, "tilts", tilts, "at least one number, each between 0 and 2")
     scale = float(floats("kappa", kappa))
     squares, gap, weight, lost = np.broadcast_arrays(
         0.5 * float(floats("smoothness", smoothness)) * floats("sum_sq_step", sum_sq_step),
@@ -175,12 +174,12 @@ def certificate(
     start, moved, chance = gap * factor, squares * factor, noise[best] * factor
     rounding = np.take_along_axis(extra, best[None], axis=0)[0] / weight
     return Certificate(
-        unwrap(np.asarray(start + moved + chance + rounding)),
-        unwrap(np.asarray(start)),
-        unwrap(np.asarray(moved)),
-        unwrap(np.asarray(chance)),
-        unwrap(np.asarray(rounding)),
-        unwrap(np.asarray(c[best])),
+        number(start + moved + chance + rounding),
+        number(start),
+        number(moved),
+        number(chance),
+        number(rounding),
+        number(c[best]),
         p,
     )
 
@@ -195,7 +194,7 @@ def expected_certificate(
     d_init: float,
     sigma: float = 0.0,
     gradient_variance: float = 0.0,
-) -> float | FloatArray:
+) -> Number:
     """Bound on min_j (E|grad f(x_j)|)^2, the repaired form of Theorem 1.
 
         2 f_gap/lr + M lr C E sum Tr D^-alpha / B + 2 M sigma^2 E sum Tr D^-beta
@@ -230,5 +229,4 @@ def expected_certificate(
         sigma=sigma,
         gradient_variance=gradient_variance,
     ).total
-    value: float | FloatArray = unwrap(np.asarray(total) / (2 - first))
-    return value
+    return number(np.asarray(total) / (2 - first))

@@ -1,4 +1,6 @@
-"""Escape from a saddle: how many steps, by closed form and by a recursion for the spread.
+"""The temperature of the noise, and the steps to escape from a saddle.
+
+`escape_time` is a closed form, `escape_recursion` iterates the spread step by step.
 
 At a saddle with curvature -gamma along a unit vector u, y = u'x obeys
 
@@ -21,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld.theory._arguments import BoolArray, FloatArray, choice, floats, unwrap
+from asgld._require import require
+from asgld.theory._arguments import BoolArray, FloatArray, Number, choice, floats, number, unwrap
 
 CRITERIA = ("distance", "value")
 PUBLISHED_CONSTANTS = (1.0, 1.0, 5.0)
@@ -29,6 +32,104 @@ RELIABLE_GROWTH = 5.0
 
 _LAGUERRE = np.polynomial.laguerre.laggauss(24)
 _LEGENDRE = np.polynomial.legendre.leggauss(48)
+
+
+def temperature(
+    D: ArrayLike,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    sigma: ArrayLike,
+    *,
+    lr: ArrayLike = 0.0,
+    gradient_variance: ArrayLike = 0.0,
+    step: ArrayLike = 1.0,
+    annealing: ArrayLike = 0.0,
+) -> Number:
+    """Temperature at which a coordinate with accumulator D moves.
+
+        T_eff(D, k) = sigma^2 k^-annealing D^-(beta - alpha/2) + (1/2) lr C D^(-alpha/2)
+
+    The injected noise has variance 2 lr sigma^2 D^-beta = 2 h T with step h = lr D^(-alpha/2),
+    which is Langevin dynamics at temperature T = sigma^2 D^-(beta - alpha/2): beta > alpha/2
+    anneals,
+    beta = alpha/2 samples at the fixed temperature sigma^2, beta < alpha/2 heats. Gradient noise of
+    variance C per coordinate adds the second part; leave `gradient_variance` at 0 for T alone.
+    A D that forgets (the optimizers' `decay`) does not grow, so it anneals nothing; `annealing`
+    then says how the temperature falls with the step k. Momentum leaves the injected noise as it is
+    and changes neither part to first order in lr.
+
+    >>> temperature(100.0, alpha=1, beta=1, sigma=0.5)
+    0.025
+    >>> temperature(1.0, alpha=1, beta=0.5, sigma=0.5, step=100, annealing=1)
+    0.0025
+    >>> hot = temperature([1, 4], alpha=1, beta=0.5, sigma=0.5, lr=0.5, gradient_variance=2.0)
+    >>> hot.tolist()
+    [0.75, 0.5]
+    """
+    accumulator = floats("D", D, strict=True)
+    a, b = floats("alpha", alpha), floats("beta", beta)
+    rate, variance = floats("lr", lr), floats("gradient_variance", gradient_variance)
+    with np.errstate(over="ignore"):
+        injected = np.square(floats("sigma", sigma)) * accumulator ** (a / 2 - b)
+        injected = injected * floats("step", step, strict=True) ** -floats("annealing", annealing)
+    gradient = 0.5 * rate * variance * accumulator ** (-a / 2)
+    return number(injected + gradient)
+
+
+@dataclass(frozen=True)
+class Onset:
+    """When the accumulator starts to grow like k (see `growth_onset`).
+
+    Attributes:
+        accumulator: D at which delta and the noise's own gradients feed D equally.
+        steps: iterations until D gets there.
+        exponent_before: exponent of the squared gradient before, tau / (1 + tau).
+        exponent_after: exponent of the squared gradient after, tau.
+    """
+
+    accumulator: float
+    steps: float
+    exponent_before: float
+    exponent_after: float
+
+
+def growth_onset(
+    *,
+    curvature: float,
+    sigma: float,
+    delta: float,
+    alpha: float,
+    beta: float,
+    d_init: float = 0.0,
+) -> Onset:
+    """When Lemma 1's D ~ k becomes true for full gradients and a small delta.
+
+    Near a minimum with curvature lambda the squared gradient is lambda T(D), T = sigma^2 D^-tau,
+    tau = beta - alpha/2 > 0, so D obeys dD/dk = delta + lambda sigma^2 D^-tau. Until the first term
+    wins, D^(1+tau) = d_init^(1+tau) + (1+tau) lambda sigma^2 k, and the squared gradient falls only
+    like k^-(tau/(1+tau)). The change-over is at
+
+        D* = (lambda sigma^2 / delta)^(1/tau)
+        k* = (D*^(1+tau) - d_init^(1+tau)) / ((1+tau) lambda sigma^2)
+
+    which is D* / ((1+tau) delta) for d_init = 0. Units: D and delta are squared gradients,
+    lambda sigma^2 is a squared gradient to the power 1 + tau, so k* is a pure number. The change is
+    gradual; k* is right within a factor of two.
+
+    >>> onset = growth_onset(curvature=1.0, sigma=0.3, delta=1e-8, alpha=0, beta=1)
+    >>> f"{onset.steps:.1e} steps, exponent {onset.exponent_before} before"
+    '4.5e+14 steps, exponent 0.5 before'
+    """
+    heat = float(floats("curvature", curvature, strict=True)) * sigma**2
+    growth = float(floats("delta", delta, strict=True, remedy="delta=0 never grows like k"))
+    tau = float(beta - alpha / 2)
+    if tau <= 0:
+        raise ValueError(
+            f"beta={beta!r}, alpha={alpha!r}: need beta > alpha/2, else nothing anneals"
+        )
+    crossing = (heat / growth) ** (1 / tau)
+    steps = max(0.0, crossing ** (1 + tau) - d_init ** (1 + tau)) / ((1 + tau) * heat)
+    return Onset(crossing, steps, tau / (1 + tau), tau)
 
 
 @dataclass(frozen=True)
@@ -45,12 +146,12 @@ class EscapeTime:
         reliable: alpha = 0 or growth below five: `steps` is then a few percent from the recursion.
     """
 
-    steps: float | FloatArray
-    leading: float | FloatArray
-    published: float | FloatArray
-    clock: float | FloatArray
-    temperature: float | FloatArray
-    growth: float | FloatArray
+    steps: Number
+    leading: Number
+    published: Number
+    clock: Number
+    temperature: Number
+    growth: Number
     reliable: bool | BoolArray
 
 
@@ -122,8 +223,9 @@ def escape_time(
     References: replaces Sang and Liu, Theorem 3 (4.7).
     """
     s = _setting(
-        gamma, lr, alpha, beta, sigma, delta, d_init, gradient_variance, k0, D, dim, criterion,
-        radius, drop, failure, bath_curvature,
+        criterion, failure, D, d_init, k0, gamma=gamma, lr=lr, alpha=alpha, beta=beta, sigma=sigma,
+        delta=delta, gradient_variance=gradient_variance, dim=dim, radius=radius, drop=drop,
+        bath_curvature=bath_curvature,
     )  # fmt: skip
     pace = np.log1p(s.gamma * s.lr * s.D ** (-s.alpha / 2))
     drag = s.delta + s.gradient_variance
@@ -213,7 +315,7 @@ def escape_recursion(
     aligned: bool = True,
     bath_curvature: ArrayLike = 1.0,
     max_steps: int = 1_000_000,
-) -> float | FloatArray:
+) -> Number:
     """Steps to escape, by iterating the variance v of y and the accumulator together.
 
         v <- (1 + gamma h)^2 v + h^2 C + 2 lr sigma^2 D^-beta,   D <- D + delta + C + gamma^2 Z^2 v
@@ -230,8 +332,9 @@ def escape_recursion(
     299.0
     """
     s = _setting(
-        gamma, lr, alpha, beta, sigma, delta, d_init, gradient_variance, k0, D, dim, criterion,
-        radius, drop, failure, bath_curvature,
+        criterion, failure, D, d_init, k0, gamma=gamma, lr=lr, alpha=alpha, beta=beta, sigma=sigma,
+        delta=delta, gradient_variance=gradient_variance, dim=dim, radius=radius, drop=drop,
+        bath_curvature=bath_curvature,
     )  # fmt: skip
     shape = s.D.shape
     steps = np.full(s.D.size, np.inf)
@@ -262,8 +365,7 @@ def escape_recursion(
             live.D, D_bath = live.D + drag + feed, D_bath + drag + feed_bath
         else:
             live.D = live.D + drag + (feed + (live.dim - 1) * feed_bath) / live.dim
-    result: float | FloatArray = unwrap(steps.reshape(shape))
-    return result
+    return number(steps.reshape(shape))
 
 
 def published_escape_time(
@@ -275,7 +377,7 @@ def published_escape_time(
     a1: float = PUBLISHED_CONSTANTS[0],
     a2: float = PUBLISHED_CONSTANTS[1],
     a3: float = PUBLISHED_CONSTANTS[2],
-) -> float | FloatArray:
+) -> Number:
     """T_max of Theorem 3 as printed: (a1 log d + a2 min(alpha, beta)) / (log gamma + a3).
 
     The paper leaves a1, a2 > 0 free and asks a3 to be large enough for a positive denominator; NaN
@@ -287,15 +389,10 @@ def published_escape_time(
     below = np.log(floats("gamma", gamma, strict=True)) + a3
     least = np.minimum(floats("alpha", alpha), floats("beta", beta))
     above = a1 * np.log(floats("dim", dim, low=1)) + a2 * least
-    value: float | FloatArray = unwrap(
-        np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
-    )
-    return value
+    return number(np.where(below > 0, above / np.where(below > 0, below, 1), np.nan))
 
 
-def braking_onset(
-    gamma: ArrayLike, *, lr: ArrayLike, alpha: ArrayLike, D: ArrayLike
-) -> float | FloatArray:
+def braking_onset(gamma: ArrayLike, *, lr: ArrayLike, alpha: ArrayLike, D: ArrayLike) -> Number:
     """Distance |y| from which an axis-aligned escape brakes itself.
 
         y^2 = 2 lr D^(1 - alpha/2) / gamma
@@ -308,8 +405,7 @@ def braking_onset(
     """
     step, a = floats("lr", lr, strict=True), floats("alpha", alpha)
     y2 = 2 * step * floats("D", D, strict=True) ** (1 - a / 2) / floats("gamma", gamma, strict=True)
-    value: float | FloatArray = unwrap(np.sqrt(y2))
-    return value
+    return number(np.sqrt(y2))
 
 
 def effective_curvature(hessian: ArrayLike, D: ArrayLike, alpha: float) -> float:
@@ -383,51 +479,37 @@ class _Setting:
         return _Setting(**{name: value[mask] for name, value in vars(self).items()})
 
 
+# What each argument must satisfy; see `floats`.
+_RULES: dict[str, dict[str, Any]] = {
+    "gamma": {"strict": True, "remedy": "a saddle has negative curvature -gamma"},
+    "lr": {"strict": True},
+    "beta": {"remedy": "for no injected noise use sigma=0"},
+    "dim": {"low": 1},
+    "radius": {"strict": True},
+}
+
+
 def _setting(
-    gamma: ArrayLike,
-    lr: ArrayLike,
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    sigma: ArrayLike,
-    delta: ArrayLike,
-    d_init: ArrayLike,
-    gradient_variance: ArrayLike,
-    k0: ArrayLike,
-    D: ArrayLike | None,
-    dim: ArrayLike,
     criterion: str,
-    radius: ArrayLike,
-    drop: ArrayLike,
     failure: ArrayLike,
-    bath_curvature: ArrayLike,
+    D: ArrayLike | None,
+    d_init: ArrayLike,
+    k0: ArrayLike,
+    **arguments: ArrayLike,
 ) -> _Setting:
     choice("criterion", criterion, CRITERIA)
     chance = np.asarray(failure, dtype=np.float64)
-    if not np.all((chance > 0) & (chance < 1)):
-        raise ValueError(f"failure={failure!r}: need a probability strictly between 0 and 1")
-    quantile: Any = np.vectorize(NormalDist().inv_cdf, otypes=[float])
-    growth = floats("delta", delta) + floats("gradient_variance", gradient_variance)
+    is_chance = bool(np.all((chance > 0) & (chance < 1)))
+    require(is_chance, "failure", failure, "a probability strictly between 0 and 1")
+    values = {name: floats(name, x, **_RULES.get(name, {})) for name, x in arguments.items()}
+    growth = values["delta"] + values["gradient_variance"]
     met = floats("d_init", d_init, strict=True) + floats("k0", k0) * growth
-    noise = floats("sigma", sigma)
-    exponent = floats("beta", beta, remedy="for no injected noise use sigma=0")
+    values["D"] = met if D is None else floats("D", D, strict=True)
     # beta = inf means no noise; D^-inf would be 1 or inf for D <= 1.
-    silent = np.isinf(exponent)
-    values = {
-        "gamma": floats(
-            "gamma", gamma, strict=True, remedy="a saddle has negative curvature -gamma"
-        ),
-        "lr": floats("lr", lr, strict=True),
-        "alpha": floats("alpha", alpha),
-        "beta": np.where(silent, 0.0, exponent),
-        "sigma": np.where(silent, 0.0, noise),
-        "delta": floats("delta", delta),
-        "gradient_variance": floats("gradient_variance", gradient_variance),
-        "D": met if D is None else floats("D", D, strict=True),
-        "dim": floats("dim", dim, low=1),
-        "radius": floats("radius", radius, strict=True),
-        "drop": floats("drop", drop),
-        "z2": quantile((1 + chance) / 2) ** 2,
-        "bath_curvature": floats("bath_curvature", bath_curvature),
-    }
+    silent = np.isinf(values["beta"])
+    for name in ("beta", "sigma"):
+        values[name] = np.where(silent, 0.0, values[name])
+    quantile: Any = np.vectorize(NormalDist().inv_cdf, otypes=[float])
+    values["z2"] = quantile((1 + chance) / 2) ** 2
     arrays = np.broadcast_arrays(*values.values())
     return _Setting(**dict(zip(values, arrays, strict=True)))

@@ -7,11 +7,11 @@ import pytest
 
 from asgld.theory import (
     Constants,
-    accumulate,
     complexity,
     expected_certificate,
     growth_onset,
     predicted_sums,
+    running_sums,
     temperature,
     terms,
 )
@@ -33,7 +33,7 @@ def gradient_descent(dim, steps, lr=0.5, smoothness=1.0):
 @pytest.mark.parametrize("lr", [0.1, 0.5, 0.9])
 def test_theorem_one_counterexample(dim, lr):
     squares, values = gradient_descent(dim, 1, lr=lr)
-    sums = accumulate(np.ones((1, dim)), alpha=0, beta=np.inf)
+    sums = running_sums(np.ones((1, dim)), alpha=0, beta=np.inf)
     run = {"lr": lr, "smoothness": 1.0, "f_gap": values[0] - values[1]}
     printed = terms(sums, **run, version="published").total
     assert (squares[0] <= printed) == (dim <= 2 - lr)
@@ -45,14 +45,14 @@ def test_theorem_one_counterexample(dim, lr):
 
 def test_theorem_one_repaired_bound_holds_along_a_whole_run():
     squares, values = gradient_descent(20, 50, lr=0.3)
-    sums = accumulate(np.ones((50, 20)), alpha=0, beta=np.inf)
+    sums = running_sums(np.ones((50, 20)), alpha=0, beta=np.inf)
     bound = terms(sums, lr=0.3, smoothness=1.0, f_gap=values[0] - values[1:]).total
     assert np.all(np.minimum.accumulate(squares) <= bound)
 
 
 def test_terms_published_is_smaller_by_the_dimension():
     history = np.linspace(1, 9, 30)[:, None] * np.ones(7)
-    sums = accumulate(history, alpha=1, beta=1, batch_size=4)
+    sums = running_sums(history, alpha=1, beta=1, batch_size=4)
     run = {"lr": 0.1, "smoothness": 2.0, "f_gap": 3.0, "sigma": 0.2, "gradient_variance": 0.5}
     correct, printed = terms(sums, **run), terms(sums, **run, version="published")
     for ours, theirs in zip(correct, printed, strict=True):
@@ -64,7 +64,7 @@ def test_terms_against_a_loop():
     history = np.cumsum(rng.uniform(0.1, 1, size=(12, 5)), axis=0)
     batches = np.arange(1.0, 13.0)
     result = terms(
-        accumulate(history, alpha=0.8, beta=1.3, batch_size=batches),
+        running_sums(history, alpha=0.8, beta=1.3, batch_size=batches),
         lr=0.2,
         smoothness=3.0,
         f_gap=1.5,

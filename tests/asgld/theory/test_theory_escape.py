@@ -307,7 +307,7 @@ def test_effective_curvature_obeys_ostrowski_and_predicts_growth():
         ({"lr": 0.0}, "lr=0.0"),
         ({"beta": -1.0}, "sigma=0"),
         ({"failure": 1.0}, "failure=1.0"),
-        ({"criterion": "time"}, "criterion='time': choose one of 'distance', 'value'"),
+        ({"criterion": "time"}, "criterion='time': need one of 'distance', 'value'"),
         ({"dim": 0}, "dim=0.0"),
         ({"D": 0.0}, "D=0.0"),
     ],

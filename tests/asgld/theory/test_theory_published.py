@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from asgld.theory import escape_time, item, items, rate, recommend, table1
-from asgld.theory.published import VERDICTS
+from asgld.theory import VERDICTS, escape_time, item, items, rate, recommend, table1
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_advice_converge_has_the_best_exponent_of_its_oracle():
 
 
 def test_advice_refuses_unknown_goals():
-    with pytest.raises(ValueError, match="goal='fast': choose one of 'converge'"):
+    with pytest.raises(ValueError, match=r"goal='fast'.*'converge'"):
         recommend("fast")
     with pytest.raises(ValueError, match="oracle='hessian'"):
         recommend(oracle="hessian")

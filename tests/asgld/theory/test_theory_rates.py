@@ -296,7 +296,7 @@ def test_rates_broadcast_and_match_scalars():
         (((1, -1), {}), "use beta=inf"),
         (((1, float("nan")), {}), "beta=nan"),
         (((1, 1), {"theta": -0.5}), "theta=-0.5"),
-        (((1, 1), {"method": "adam"}), "method='adam': choose one of 'asgld'"),
+        (((1, 1), {"method": "adam"}), "method='adam': need one of 'asgld'"),
         (((1, 1), {"version": "new"}), "version='new'"),
         (((0, 1), {"method": "agld", "theta": 1}), "AGLD uses full gradients"),
         (((1, 1), {"method": "sgld"}), "alpha = beta = 0"),
