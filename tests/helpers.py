@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,23 @@ KNOWN_ANSWERS = [
      "d16cfe09 94fdcceb 5001e420 24126ea1", "4dfccaba 190a87f0 c47362ba b6b5242a"),
 ]  # fmt: skip
 HEATING = "ignore:beta=.* with alpha=.*:UserWarning"
+
+
+def pairwise(*columns: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return rows in which every two values of different columns meet, far fewer than a product."""
+    values = [list(column) for column in columns]
+    rows = list(itertools.product(*(range(len(column)) for column in values)))
+
+    def pairs(row: tuple[int, ...]) -> set[Any]:
+        return set(itertools.combinations(enumerate(row), 2))
+
+    missing = set().union(*map(pairs, rows))
+    chosen = []
+    while missing:
+        row = max(rows, key=lambda row: len(pairs(row) & missing))
+        missing -= pairs(row)
+        chosen.append(tuple(column[i] for column, i in zip(values, row, strict=True)))
+    return chosen
 
 
 def make_tensor(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
