@@ -56,7 +56,7 @@ RULE: dict[str, Any] = {
     "maximize": False,
     "stochastic_rounding": False,
 }
-# What goes beyond the paper's rule, each alone and all together.
+# Knobs beyond the paper's rule, each alone and all together.
 WIDER: dict[str, dict[str, Any]] = {
     "decay": {"decay": 0.9},
     "filled by the first": {"decay": 0.9, "d_init": 0.0, "delta": 1e-3},
@@ -133,8 +133,9 @@ def take_steps(optimizer: torch.optim.Optimizer, steps: int, *, first: int = 0) 
 
 
 def assert_plan_follows_what_changes(make: Callable[[], list[Tensor]], **options: Any) -> None:
-    """A gradient that moves, vanishes or is strided, a parameter or a state that is another tensor,
-    a count that was written to, a knob: all as in an optimizer that plans every step anew."""
+    """An optimizer does the same as one that plans every step anew, after every kind of change:
+    gradients move, vanish or become strided, parameters and states are replaced, counts are
+    written, knobs change."""
 
     def run(optimizer: asgld.ASGLD, params: list[Tensor]) -> Tensor:
         matrix, vector, other = params[:3]

@@ -398,7 +398,8 @@ def _drawn(
     else:
         values = _philox_on_device(block, step, stream, seed, purpose)
     if dtype != torch.int64:
-        values = (*_box_muller(*values[:2], dtype), *_box_muller(*values[2:], dtype))
+        w0, w1, w2, w3 = values
+        values = (*_box_muller(w0, w1, dtype), *_box_muller(w2, w3, dtype))
     return torch.stack(values, -1).view(-1)
 
 
