@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ RULE: dict[str, Any] = {
     "maximize": False,
     "stochastic_rounding": False,
 }
-# What goes beyond the paper's rule, each alone and all together.
+# Knobs beyond the paper's rule, each alone and all together.
 WIDER: dict[str, dict[str, Any]] = {
     "decay": {"decay": 0.9},
     "filled by the first": {"decay": 0.9, "d_init": 0.0, "delta": 1e-3},
@@ -87,6 +88,23 @@ KNOWN_ANSWERS = [
 HEATING = "ignore:beta=.* with alpha=.*:UserWarning"
 
 
+def pairwise(*columns: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return rows in which every two values of different columns meet, far fewer than a product."""
+    values = [list(column) for column in columns]
+    rows = list(itertools.product(*(range(len(column)) for column in values)))
+
+    def pairs(row: tuple[int, ...]) -> set[Any]:
+        return set(itertools.combinations(enumerate(row), 2))
+
+    missing = set().union(*map(pairs, rows))
+    chosen = []
+    while missing:
+        row = max(rows, key=lambda row: len(pairs(row) & missing))
+        missing -= pairs(row)
+        chosen.append(tuple(column[i] for column, i in zip(values, row, strict=True)))
+    return chosen
+
+
 def make_tensor(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a fixed standard normal tensor."""
     generator = torch.Generator().manual_seed(seed)
@@ -115,8 +133,9 @@ def take_steps(optimizer: torch.optim.Optimizer, steps: int, *, first: int = 0) 
 
 
 def assert_plan_follows_what_changes(make: Callable[[], list[Tensor]], **options: Any) -> None:
-    """A gradient that moves, vanishes or is strided, a parameter or a state that is another tensor,
-    a count that was written to, a knob: all as in an optimizer that plans every step anew."""
+    """An optimizer does the same as one that plans every step anew, after every kind of change:
+    gradients move, vanish or become strided, parameters and states are replaced, counts are
+    written, knobs change."""
 
     def run(optimizer: asgld.ASGLD, params: list[Tensor]) -> Tensor:
         matrix, vector, other = params[:3]

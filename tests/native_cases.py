@@ -1,4 +1,4 @@
-"""One parameter for the C kernel, and one step of it: what its tests share."""
+"""One parameter for the C kernel, and one step of the kernel, for several tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a gloo group for the distributed tests, and what to make of their deaths."""
+"""Processes of a gloo group for the distributed tests, started again after a crash in gloo."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from torch.multiprocessing import (
 def run_ranks(worker: Callable[..., None], world_size: int, *arguments: Any) -> None:
     """Call `worker(rank, world_size, *arguments)` in a process per rank.
 
-    Now and then gloo (torch 2.13) lets ranks wait for each other in vain, and once in a while a
-    thread of its own crashes; then all start once more.
+    At times ranks of gloo (torch 2.13) wait for each other in vain, or a thread of gloo crashes.
+    Then all ranks start once more.
     """
-    # A server that has imported torch once forks the ranks, which else import it each.
+    # The fork server imports torch once, for all ranks.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["asgld.distributed", "torch.distributed.pipelining", "torch.distributed.tensor.parallel"]
@@ -49,7 +49,7 @@ def run_ranks(worker: Callable[..., None], world_size: int, *arguments: Any) -> 
 
 @contextlib.contextmanager
 def process_group(rank: int, world_size: int, rendezvous: Path) -> Iterator[None]:
-    """Join a gloo group that meets at a file; a rank missed for half a minute is an error."""
+    """Join a gloo group that meets at a file; a rank that is half a minute late is an error."""
     report_crash(rank, rendezvous)
     torch.set_num_threads(1)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -61,17 +61,17 @@ def process_group(rank: int, world_size: int, rendezvous: Path) -> Iterator[None
         timeout=datetime.timedelta(seconds=30),
     )
     yield
-    # The group ends with the process: one that tears it down aborts now and then (torch 2.13).
+    # The group ends with the process: tearing it down sometimes aborts (torch 2.13).
 
 
 def report_crash(rank: int, rendezvous: Path) -> None:
-    """Have this process say beside `rendezvous` what it was doing when a signal killed it."""
+    """Let this process write a traceback beside `rendezvous` when a signal kills it."""
     faulthandler.enable(rendezvous.with_name(f"{rendezvous.name}-crash-{rank}").open("w"))
 
 
 def _crashed_outside_python(left_over: list[Path]) -> bool:
-    """Whether ranks crashed, all in threads that Python did not start. Our kernels run in threads
-    that it did, and with the ranks' single thread in no others."""
+    """Whether ranks crashed, and all in threads that Python did not start. With one thread per rank
+    our kernels run in Python's threads."""
     reports = [path.read_text() for path in left_over if "-crash-" in path.name]
     crashes = [report for report in reports if report]
     return bool(crashes) and not any("Current thread" in report for report in crashes)

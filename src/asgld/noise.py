@@ -398,7 +398,8 @@ def _drawn(
     else:
         values = _philox_on_device(block, step, stream, seed, purpose)
     if dtype != torch.int64:
-        values = (*_box_muller(*values[:2], dtype), *_box_muller(*values[2:], dtype))
+        w0, w1, w2, w3 = values
+        values = (*_box_muller(w0, w1, dtype), *_box_muller(w2, w3, dtype))
     return torch.stack(values, -1).view(-1)
 
 
@@ -457,32 +458,27 @@ def torch_normals(
 ) -> list[Tensor]:
     """Return the update noise of each draw, flat, in `dtype` (float32 or float64), on `device`."""
     outs = [torch.empty(draw.layout.numel, dtype=dtype, device=device) for draw in draws]
-    pending: list[int] = []
-    pending_blocks = 0
+    small: list[int] = []  # small whole parameters, for one pass of at most _CHUNK_BLOCKS
+    room = _CHUNK_BLOCKS
 
     def flush() -> None:
-        if len(pending) == 1:
-            _fill(outs[pending[0]], draws[pending[0]], seed, Purpose.UPDATE)
-        elif pending:
-            _fill_together([outs[i] for i in pending], [draws[i] for i in pending], seed)
-        pending.clear()
+        if len(small) == 1:
+            _fill(outs[small[0]], draws[small[0]], seed, Purpose.UPDATE)
+        elif small:
+            _fill_together([outs[i] for i in small], [draws[i] for i in small], seed)
+        small.clear()
 
     for i, draw in enumerate(draws):
-        blocks = (draw.layout.numel + 3) // 4
-        is_small = (
-            draw.layout.is_contiguous
-            and draw.layout.offset == 0
-            and blocks < _CHUNK_BLOCKS
-            and not torch.compiler.is_compiling()
-        )
-        if not is_small:
+        layout, blocks = draw.layout, (draw.layout.numel + 3) // 4
+        is_whole = layout.is_contiguous and layout.offset == 0
+        if not is_whole or blocks >= _CHUNK_BLOCKS or torch.compiler.is_compiling():
             _fill(outs[i], draw, seed, Purpose.UPDATE)
         elif blocks:
-            if pending_blocks + blocks > _CHUNK_BLOCKS:
+            if blocks > room:
                 flush()
-                pending_blocks = 0
-            pending.append(i)
-            pending_blocks += blocks
+                room = _CHUNK_BLOCKS
+            small.append(i)
+            room -= blocks
     flush()
     return outs
 

@@ -22,14 +22,11 @@ CHANGES: dict[str, Callable[..., Any]] = {"gradient": Side.give, "rewrite": Side
 BREAKS: dict[str, Callable[..., Mend | None]] = {}
 
 
-def _change(function: Callable[..., Any]) -> Callable[..., Any]:
-    CHANGES[function.__name__] = function
-    return function
+def _register(table: dict[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return lambda function: table.setdefault(function.__name__, function)
 
 
-def _break(function: Callable[..., Mend | None]) -> Callable[..., Mend | None]:
-    BREAKS[function.__name__] = function
-    return function
+_change, _break = _register(CHANGES), _register(BREAKS)
 
 
 def give_gradients(side: Side, group: dict[str, Any]) -> None:
@@ -120,11 +117,6 @@ def share(side: Side, i: int, j: int, offset: int) -> None:
 
 
 @_change
-def reverse(side: Side) -> None:
-    side.optimizer.param_groups.reverse()
-
-
-@_change
 def delete(side: Side, g: int) -> None:
     groups = side.optimizer.param_groups
     if len(groups) < 2:
@@ -178,37 +170,23 @@ def reorder(side: Side, g: int, _: int) -> None:
             group[name].reverse()
 
 
-def _set_count(side: Side, p: Tensor, value: int, how: str) -> None:
-    state = side.state(p)
-    if "step" not in state:
-        return
-    if how == "fill":
-        state["step"].fill_(value)
-    else:
-        state["step"] = torch.full_like(state["step"], value)
+def set_number(state: dict[str, Any], name: str, value: int, how: str) -> None:
+    """Set a count or a stream: write to the tensor, or replace it."""
+    if isinstance(state.get(name), Tensor) and how == "fill":
+        state[name].fill_(value)
+    elif name in state:
+        state[name] = torch.tensor(value)
 
 
 @_change
 def count(side: Side, i: int, value: int, how: str) -> None:
-    _set_count(side, side.find(i)[1], value, how)
-
-
-def set_stream(state: dict[str, Any], value: int, how: str) -> None:
-    """Set which noise a parameter gets, in the form that the state has it in."""
-    if "stream" not in state:
-        return
-    if not isinstance(state["stream"], Tensor):
-        state["stream"] = value
-    elif how == "fill":
-        state["stream"].fill_(value)
-    else:
-        state["stream"] = torch.full_like(state["stream"], value)
+    set_number(side.state(side.find(i)[1]), "step", value, how)
 
 
 @_change
 def stream(side: Side, i: int, value: int, how: str) -> None:
     i, p = side.find(i)
-    set_stream(side.state(p), value - i, how)
+    set_number(side.state(p), "stream", value - i, how)
 
 
 @_change
@@ -216,16 +194,6 @@ def clone(side: Side, i: int, name: str, layout: str) -> None:
     state = side.state(side.find(i)[1])
     if name in state:
         state[name] = place(state[name], layout, side.margin)
-
-
-@_change
-def forget(side: Side, i: int) -> None:
-    side.optimizer.state.pop(side.find(i)[1], None)
-
-
-@_change
-def forget_all(side: Side) -> None:
-    side.optimizer.state.clear()
 
 
 def _copied(side: Side, duplicate: Callable[[Any], Any], seed: int) -> None:
@@ -238,8 +206,13 @@ def _copied(side: Side, duplicate: Callable[[Any], Any], seed: int) -> None:
     gradients(side, seed)
 
 
-CHANGES["deepcopy"] = lambda side, seed: _copied(side, copy.deepcopy, seed)
-CHANGES["pickle"] = lambda side, seed: _copied(side, lambda o: pickle.loads(pickle.dumps(o)), seed)
+CHANGES |= {
+    "reverse": lambda side: side.optimizer.param_groups.reverse(),
+    "forget": lambda side, i: side.optimizer.state.pop(side.find(i)[1], None),
+    "forget_all": lambda side: side.optimizer.state.clear(),
+    "deepcopy": lambda side, seed: _copied(side, copy.deepcopy, seed),
+    "pickle": lambda side, seed: _copied(side, lambda o: pickle.loads(pickle.dumps(o)), seed),
+}
 
 
 # ----------------------------------------------------------------------------------------------
@@ -309,26 +282,26 @@ def illegal_sparse(side: Side, i: int, seed: int) -> Mend | None:
     return lambda: side.give(i, "fresh", seed)
 
 
-def _with_gradient(side: Side, i: int) -> tuple[Tensor, dict[str, Any]]:
-    """Return a parameter and its state; the parameter gets a gradient if it has a state."""
+def _with_gradient(side: Side, i: int) -> dict[str, Any]:
+    """Return the state of a parameter. With a state, the parameter gets a gradient."""
     i, p = side.find(i)
     if p.grad is None and side.state(p):
         side.give(i, "fresh", i)
-    return p, side.state(p)
+    return side.state(p)
 
 
 @_break
 def illegal_count(side: Side, i: int, value: int, how: str) -> Mend | None:
-    p, state = _with_gradient(side, i)
+    state = _with_gradient(side, i)
     if not state:
         return None
-    _set_count(side, p, value, how)
-    return lambda: _set_count(side, p, 3, how)
+    set_number(state, "step", value, how)
+    return lambda: set_number(state, "step", 3, how)
 
 
 @_break
 def illegal_count_shape(side: Side, i: int, seed: int) -> Mend | None:
-    _, state = _with_gradient(side, i)
+    state = _with_gradient(side, i)
     if not state:
         return None
     old = state["step"]
@@ -340,7 +313,7 @@ def _break_state(side: Side, i: int, name: str, value: Callable[[Tensor], Tensor
     _, p = side.find(i)
     if name not in side.state(p) or (name == "momentum" and side.group_of(p)["momentum"] == 0.0):
         return None
-    _, state = _with_gradient(side, i)
+    state = _with_gradient(side, i)
     old = state[name]
     state[name] = value(old)
     return lambda: state.update({name: old})
@@ -425,8 +398,8 @@ DAMAGES: dict[str, Callable[[Side, int], dict[str, Any] | None]] = {
     "huge step": _damage(lambda entry, _: entry.update(step=torch.tensor(2**40))),
     "empty step": _damage(lambda entry, _: entry.update(step=torch.zeros(0, dtype=torch.int64))),
     "repeated stream": _repeated_stream,
-    "negative stream": _damage(lambda entry, _: set_stream(entry, -1, "replace")),
-    "huge stream": _damage(lambda entry, _: set_stream(entry, 2**32, "replace")),
+    "negative stream": _damage(lambda entry, _: set_number(entry, "stream", -1, "replace")),
+    "huge stream": _damage(lambda entry, _: set_number(entry, "stream", 2**32, "replace")),
     "lr nan": _damage(lambda _, group: group.update(lr=math.nan)),
     "decay 2": _damage(lambda _, group: group.update(decay=2.0)),
     "fused and foreach": _damage(lambda _, group: group.update(fused=True, foreach=True)),

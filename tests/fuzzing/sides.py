@@ -247,34 +247,18 @@ class Side:
         """Return the names of things that are not bit for bit as before."""
         is_same = {
             "parameters": all(torch.equal(m, old) for m, old in before["memory"].values()),
-            "state": same(self._state(), before["state"]),
-            "knobs": same(self._knobs(), before["knobs"]),
+            "state": self._state() == before["state"],
+            "knobs": self._knobs() == before["knobs"],
         }
         return [name for name, is_right in is_same.items() if not is_right]
 
 
 def _kept(value: Any) -> Any:
-    """Return a value of a group or a state, copied so that later writes do not change it."""
+    """Return a value of a group or a state as data that compares bit by bit and does not change."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        flat = value.detach().clone(memory_format=torch.contiguous_format).view(-1)
+        return value.dtype, value.shape, flat.view(torch.uint8).numpy().tobytes()
     return list(value) if isinstance(value, list) else value
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-            return False
-        if a is b:
-            return True
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return False
-        plain = [t.clone(memory_format=torch.contiguous_format).view(-1) for t in (a, b)]
-        return torch.equal(*(t.view(torch.uint8) for t in plain))
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a is b or a == b or (a != a and b != b))
 
 
 def disagreement(ours: Tensor, theirs: Tensor, precision: float = 0.0) -> str | None:

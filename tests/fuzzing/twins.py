@@ -25,7 +25,7 @@ from torch import Tensor
 import asgld
 from fuzzing.operations import BREAKS, CHANGES, DAMAGES, Mend, give_gradients
 from fuzzing.programs import BACKENDS, DEFAULTS, ERRORS, MAX_STEP, Finding, Program
-from fuzzing.sides import Side, disagreement, same
+from fuzzing.sides import Side, disagreement
 
 
 class World:
@@ -119,7 +119,7 @@ class World:
                 if name in ("sum", "momentum"):
                     if text := disagreement(ours[name], value, precision):
                         faults.append(f"{name} differs ({i}, {text})")
-                elif not same(_number(ours[name]), _number(value)):
+                elif _number(ours[name]) != _number(value):
                     faults.append(f"{name} differs ({i}, {ours[name]} for {value})")
         if not faults:
             for p, q in zip(self.loop.params, self.twin.params, strict=True):

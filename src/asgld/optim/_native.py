@@ -20,7 +20,6 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,26 +42,10 @@ _OPTIONS = struct.Struct(f"{len(NUMBERS) + 1}dQ3i4x")
 _choice: dict[str, str | None] = {"build": None}
 
 
-class _Kernel(NamedTuple):
-    library: ctypes.CDLL | None
-    build: str
-    reason: str | None
-
-
-def load() -> ctypes.CDLL | str:
-    """Return the library, loading it at the first call, or the reason why there is none."""
-    kernel = _load(_choice["build"])
-    return kernel.library or kernel.reason or ""
-
-
 def unavailable_reason() -> str | None:
     """Return why the kernel cannot serve, or None where it can."""
-    return _load(_choice["build"]).reason
-
-
-def capability() -> str:
-    """Return the name of the build in use, "none" where there is none."""
-    return _load(_choice["build"]).build
+    found = _load(_choice["build"])
+    return found if isinstance(found, str) else None
 
 
 def available_builds() -> list[str]:
@@ -79,7 +62,8 @@ def set_build(build: str | None) -> None:
 
 
 @functools.cache
-def _load(build: str | None) -> _Kernel:
+def _load(build: str | None) -> ctypes.CDLL | str:
+    """Return the library, or the reason why there is none."""
     reason = "the kernel is not built; install asgld with a C compiler at hand"
     for name in available_builds() if build is None else [build]:
         path = _find(name)
@@ -90,11 +74,10 @@ def _load(build: str | None) -> _Kernel:
             reason = f"{path.name} does not load: {error}"
             continue
         library.asgld_step.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
-        library.asgld_step.restype = ctypes.c_int32
         library.asgld_can_count.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-        library.asgld_can_count.restype = ctypes.c_int32
-        return _Kernel(library, name, None)
-    return _Kernel(None, "none", reason)
+        library.asgld_step.restype = library.asgld_can_count.restype = ctypes.c_int32
+        return library
+    return reason
 
 
 def _find(build: str) -> Path | None:
@@ -219,7 +202,7 @@ def _types(param: Tensor, total: Tensor, average: Tensor | None, grad: torch.dty
 
 
 def _required() -> ctypes.CDLL:
-    library = load()
+    library = _load(_choice["build"])
     if isinstance(library, str):
         raise RuntimeError(f"the native kernel cannot serve: {library}")
     return library

@@ -1,6 +1,6 @@
-"""Special cases of ASGLD with defaults that suit them (the paper's Algorithms 2 and 3, and more).
+"""Special cases of ASGLD (the paper's Algorithms 2 and 3, and more).
 
-None has an update of its own: a preset fixes exponents and chooses defaults.
+A preset fixes exponents and chooses defaults. It has no update of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from asgld.optim.optimizer import ASGLD
 class AGLD(ASGLD):
     """Adaptive gradient Langevin dynamics (Algorithm 2): ASGLD fed with full gradients.
 
-    The class does not compute gradients: it differs from :class:`ASGLD` by its default alpha = 0,
-    which is the better choice when the gradient has no sampling noise, and by what you feed it.
+    The class does not compute gradients; give it full ones. It differs from :class:`ASGLD` by its
+    default alpha = 0, the better choice for gradients without sampling noise.
 
     Example:
         >>> import torch, asgld
@@ -41,9 +41,9 @@ class AGLD(ASGLD):
 class ASG(ASGLD):
     """Adaptive stochastic gradient (Algorithm 3): no injected noise.
 
-    At alpha = 1 this is Adagrad with a lag of one step. The paper writes it as beta = infinity;
-    that limit is right only where D > 1, so it is implemented as sigma = 0. With exact gradients it
-    has no noise at all and stays at a saddle.
+    At alpha = 1 this is Adagrad with a lag of one step. The paper writes beta = infinity, a limit
+    that is right only where D > 1; the class sets sigma = 0. With exact gradients there is no noise
+    at all, and the iterate stays at a saddle.
 
     Example:
         >>> import torch, asgld
@@ -86,15 +86,15 @@ class SGLD(ASGLD):
 class PSGLD(ASGLD):
     """Preconditioned SGLD: alpha = 1, beta = 1/2 and a D that forgets, a sampler.
 
-    The temperature is sigma**2 at every D, since beta = alpha / 2. D holds past gradients alone, so
-    unlike in the paper below no gradient scales itself. The term for the derivative of D is left
-    out, as there.
+    The temperature is sigma**2 at every D, since beta = alpha / 2. Unlike in the paper below, D
+    holds past gradients alone, so no gradient scales itself. As in that paper, the term for the
+    derivative of D is left out.
 
-    Where all gradients so far were zero, at a saddle or in a layer behind one of zeros, D alone
-    would make the noise huge. ``noise_bound=1.0`` bounds the noise step by lr sqrt(k): in k steps
-    the noise carries no further than gradient steps do. The bound is a shrinking addition to D, so
-    the temperature stays, and it lapses after about 2 s / lr steps, s being the spread of what is
-    sampled, which takes s / lr steps to cross.
+    If all gradients so far were zero, at a saddle or in a layer behind one of zeros, D alone would
+    make the noise huge. ``noise_bound=1.0`` bounds the noise step by lr sqrt(k): in k steps the
+    noise carries no further than gradient steps do. The bound is an addition to D, so the
+    temperature stays, and it shrinks. Let s be the spread of the sampled density. The bound lapses
+    after about 2 s / lr steps, and gradient steps need s / lr steps to cross the density.
 
     Example:
         >>> import torch, asgld
@@ -129,10 +129,10 @@ class NetworkASGLD(ASGLD):
         m_k = \mu\, m_{k-1} + (1 - \mu)\, u_k, \qquad
         x_{k+1} = x_k - \mathrm{lr}\, m_k\, [m_k G_k > 0] + \nu\, \mathrm{lr}\, k^{-1/2} z_k
 
-    D is the average of past squared gradients, so the scaled gradient has the size of one whatever
-    the units of the loss: nothing but lr needs tuning, and no warm-up does. A coordinate whose
-    momentum points against the newest gradient waits (``opposed=0``; see :class:`ASGLD`). The
-    noise is nu times the size of a gradient step at first and anneals like k^(-1/2).
+    D is the average of past squared gradients, so the scaled gradient has the size of one in all
+    units of the loss. Only lr needs tuning, and no warm-up is needed. A coordinate whose momentum
+    points against the newest gradient waits (``opposed=0``; see :class:`ASGLD`). The noise is nu
+    times the size of a gradient step at first and anneals like k^(-1/2).
 
     Args:
         params: as for :class:`ASGLD`.
@@ -151,11 +151,10 @@ class NetworkASGLD(ASGLD):
 
     References:
         The order (squares of the past, momentum after scaling, a growing clip) is that of ADOPT:
-        Taniguchi et al., NeurIPS 2024. Differs from it: the average of squares is corrected for its
-        beginning, the bound grows like k^(1/8), not k^(1/4), which bears larger lr, coordinates
+        Taniguchi et al., NeurIPS 2024. Differences: the average of squares is corrected for its
+        beginning; the bound grows like k^(1/8), not k^(1/4), which allows a larger lr; coordinates
         wait as in the cautious optimizers of Liang, Chen, Liu and Liu (arXiv 2411.16085), without
-        their scaling of the others, there is noise, and it is the rule of the paper with a D that
-        forgets.
+        their scaling of the other coordinates; and there is noise.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class NetworkASGLD(ASGLD):
 
 
 def _refuse(names: tuple[str, ...], options: dict[str, Any], preset: ASGLD, reason: str) -> None:
-    """Raise if an option is among those that a preset fixes."""
+    """Raise if the caller sets an option that a preset fixes."""
     for name in names:
         if name in options:
             raise TypeError(

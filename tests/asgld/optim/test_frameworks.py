@@ -10,6 +10,7 @@ import os
 import random
 import re
 import runpy
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,21 +29,41 @@ def run_example(name: str, *arguments: Any) -> Any:
 
 
 def torchrun(script: str, *arguments: object, ranks: int, restarts: int = 0) -> str:
-    """Run a script of the repository on some ranks and return what it printed."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
-        str(ROOT / script), *map(str, arguments),
-    ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Run a script of the repository on some ranks and return its output.
+
+    Without restarts the ranks start by themselves: torch's launcher is one more import of torch.
+    """
+    script, environment = str(ROOT / script), {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [script, *map(str, arguments)]
     if restarts:
+        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        words = [*command, f"--max-restarts={restarts}", *words]
         # Else a restarted rank may read addresses of the first attempt (pytorch#135712).
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment
+            if restarts
+            else {**environment, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(1 if restarts else ranks)
+    ]
+    try:
+        outputs = [process.communicate(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (_, error) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, error
+    return "".join(output for output, _ in outputs)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from asgld.optim import _native
 
 # How often each backend runs, the kernel most.
 SHARES = {"fused": 0.4, "foreach": 0.25, "default": 0.25, "loop": 0.1}
-CASES = int(os.environ.get("ASGLD_FUZZ_CASES", "800"))
+CASES = int(os.environ.get("ASGLD_FUZZ_CASES", "400"))
 SLOW_CASES = 6000
 
 

@@ -10,7 +10,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from helpers import BACKENDS, HEATING, RULE, make_parameters, make_tensor, take_steps
+from helpers import BACKENDS, HEATING, RULE, make_parameters, make_tensor, pairwise, take_steps
 from torch import Tensor
 
 import asgld
@@ -37,9 +37,7 @@ def options_of(backend: str, knobs: dict[str, Any]) -> dict[str, Any]:
     return BACKENDS[backend]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("maximize", [False, True])
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize(("backend", "maximize", "name"), pairwise(BACKENDS, [False, True], WIDER))
 def test_wider_rule_equals_the_reference(backend: str, maximize: bool, name: str) -> None:
     knobs: dict[str, Any] = {
         "lr": 0.05, "alpha": 1.0, "beta": 1.0, "sigma": 0.3, "delta": 0.01, "d_init": 1.0,
@@ -47,7 +45,7 @@ def test_wider_rule_equals_the_reference(backend: str, maximize: bool, name: str
     }  # fmt: skip
     options = options_of(backend, knobs)
     p = make_tensor(3, 5, seed=1, dtype=torch.float64).requires_grad_()
-    gradients = iter(range(60))
+    gradients = iter(range(40))
 
     def gradient(x: np.ndarray) -> np.ndarray:
         k = next(gradients)
@@ -59,8 +57,8 @@ def test_wider_rule_equals_the_reference(backend: str, maximize: bool, name: str
         lambda k: noise.normal(9, 0, k, np.arange(15)).reshape(3, 5),
         **knobs,
     )
-    expected = [next(path) for _ in range(60)][-1]
-    take_steps(asgld.ASGLD([p], seed=9, **knobs, **options), 60)
+    expected = [next(path) for _ in range(40)][-1]
+    take_steps(asgld.ASGLD([p], seed=9, **knobs, **options), 40)
     np.testing.assert_allclose(p.detach().numpy(), expected, rtol=1e-11, atol=1e-11)
 
 
