@@ -26,7 +26,7 @@ from asgld.methods.base import Method, State, as_mask, replica_seed
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.base import Session
 from asgld.oracle.costs import Counts
-from asgld.run.files import read, write_atomically
+from asgld.run.files import read_checkpoint, write_checkpoint
 from asgld.run.history import History, Record, Writer
 from asgld.run.stopping import Settling, Stop, StopWhen, look
 
@@ -498,10 +498,10 @@ class _Loop:
             "settling": None if self.settling is None else self.settling.pack(),
             "states": [state.pack() for state in self.states],
         }
-        write_atomically(path, content)
+        write_checkpoint(path, content)
 
     def load(self, path: Path) -> None:
-        content = read(path)
+        content = read_checkpoint(path)
         for name, value in self._identity().items():
             saved = content[name]
             same = torch.equal(saved, value) if isinstance(value, Tensor) else saved == value
