@@ -506,12 +506,14 @@ def test_interrupt_keeps_the_last_complete_step(budget: float | None) -> None:
     oracle = Oracle(Impatient(), replicas=5, budget=budget)  # type: ignore[arg-type]
     if budget is not None:
         oracle.rows(0).grad(diverging(5)[0])  # it is the first that cannot pay
-    result = run(oracle, GD, diverging(5), max_steps=99, record=Record("linear", every=999))
+    rarely = Record("linear", every=999)
+    result = run(oracle, GD, diverging(5), max_steps=99, record=rarely)
     steps = int(result.steps.max())
-    expected = run(quartic(), GD, diverging(5), max_steps=steps)
+    expected = run(quartic(), GD, diverging(5), max_steps=steps, record=rarely)
     assert torch.equal(result.x[1:], expected.x[1:])
     assert result.steps[1:].tolist() == expected.steps[1:].tolist()
     assert Stop.INTERRUPTED in result.stops
+    assert (Stop.BUDGET in result.stops) == (budget is not None)
 
 
 def test_progress_is_read_when_asked_and_not_too_late() -> None:
