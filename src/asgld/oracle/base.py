@@ -82,7 +82,7 @@ class _Ledger:
         """The counts of each replica. The reader may change them."""
         if self._counts is None:
             self._counts = Counts.zeros(1)
-        if self._spent is not None:
+        elif self._spent is not None:
             for kind, times in self._calls.items():
                 self._counts.calls[kind] += times
             self._counts.samples += self._samples
@@ -90,8 +90,14 @@ class _Ledger:
             self._calls, self._samples, self._spent = {}, 0, None
         return self._counts
 
+    def charge(self, replicas: IntArray, charge: _Charge) -> None:
+        for kind, times in charge.calls:
+            self.counts.calls[kind][replicas] += times
+        self.counts.spent[replicas] += charge.price
+        self.counts.samples[replicas] += charge.samples
+
     def charge_all(self, charge: _Charge) -> bool:
-        """Charge every replica, if all have spent the same and can pay; say whether they have."""
+        """Charge every replica, if all have spent the same and all can pay; return whether so."""
         spent = self._spent
         if spent is None:
             each = self.counts.spent
@@ -416,47 +422,40 @@ class Oracle:
         self, kind: str, x: Tensor, indices: Tensor | None, is_charged: bool
     ) -> BoolArray | None:
         """Charge the rows that can pay. Return their mask, or None where all rows can."""
-        ledger, session, numbers = self._ledger, self.session, self._rows
+        ledger, session = self._ledger, self.session
         if ledger is None:
             return None
-        num_rows = len(x) if x.dim() == 2 else math.prod(x.shape[:-1])
-        expected = ledger.num_replicas(default=num_rows) if numbers is None else len(numbers)
-        if num_rows != expected:
+        num_rows = math.prod(x.shape[:-1])
+        counted = ledger.num_replicas(num_rows) if self._rows is None else len(self._rows)
+        if num_rows != counted:
             raise ValueError(
                 f"x has {num_rows} rows in oracle call `{kind}`, but this oracle counts for "
-                f"{expected}: use oracle.rows(...) for some of the replicas, oracle.free() to look"
+                f"{counted}: use oracle.rows(...) for some of the replicas, oracle.free() to look"
             )
         stated = getattr(self.function, "charges", None)
         charge = self._charge(kind, indices, stated or {}) if is_charged else None
-        keep: BoolArray | None = None
-        if session is not None:
-            if not session.is_complete:
-                keep = session.active.copy() if numbers is None else session.active[numbers]
-            elif charge is None or (numbers is None and ledger.charge_all(charge)):
-                if charge is not None and indices is None and stated is None:
+        is_complete = session is None or session.is_complete
+        if session is not None and is_complete and self._rows is None:
+            if charge is None:
+                return None
+            if ledger.charge_all(charge):
+                if indices is None and stated is None:
                     call = getattr(self.function, kind)
                     session.known[kind] = _Known(x.shape, charge, ledger.charge_all, call)
                 return None
-        counts = ledger.counts
-        if charge is not None and ledger.budget < math.inf:
-            spent = counts.spent if numbers is None else counts.spent[numbers]
-            can_pay = spent + charge.price <= ledger.limit
+        replicas = np.arange(num_rows) if self._rows is None else self._rows
+        keep = None if session is None or is_complete else session.active[replicas]
+        if charge is not None:
+            can_pay = ledger.counts.spent[replicas] + charge.price <= ledger.limit
             if not can_pay.all():
                 if session is None:
                     raise BudgetExhausted(self._budget_message(kind))
-                broke = ~can_pay if keep is None else keep & ~can_pay
-                session.bankrupt(np.flatnonzero(broke) if numbers is None else numbers[broke])
+                session.bankrupt(replicas[~can_pay if keep is None else keep & ~can_pay])
                 keep = can_pay if keep is None else keep & can_pay
         if keep is not None and session is not None and not session.can_go_on(keep):
             raise BudgetExhausted(self._budget_message(kind))
         if charge is not None:
-            where: slice | IntArray = slice(None) if numbers is None else numbers
-            if keep is not None:
-                where = np.flatnonzero(keep) if numbers is None else numbers[keep]
-            for charged_kind, times in charge.calls:
-                counts.calls[charged_kind][where] += times
-            counts.spent[where] += charge.price
-            counts.samples[where] += charge.samples
+            ledger.charge(replicas if keep is None else replicas[keep], charge)
         return keep
 
     def _charge(
@@ -477,23 +476,16 @@ class Oracle:
         )
 
     def _note_nonfinite(self, kind: str, x: Tensor, result: Tensor, keep: BoolArray | None) -> None:
-        session = self.session
-        if self._ledger is None:
+        if self._ledger is None or not (bad := nonfinite_rows(result, math.prod(x.shape[:-1]))):
             return
-        bad = nonfinite_rows(result, math.prod(x.shape[:-1]))
-        if not bad:
-            return
-        if session is None:
+        if self.session is None:
             row = x.reshape(-1, self.dim)[bad[0]]
             raise ValueError(
                 f"oracle call `{kind}` gave a non-finite number at row {bad[0]}, "
                 f"x = {np.array2string(row.detach().cpu().numpy(), precision=6, threshold=6)}: "
                 "f must be finite where it is evaluated; check the start point and the domain"
             )
-        rows = np.array(bad)
-        if keep is not None:
-            rows = np.flatnonzero(keep)[rows]
-        if self._rows is not None:
-            rows = self._rows[rows]
-        for replica in rows.tolist():
-            session.nonfinite.setdefault(replica, kind)
+        rows = np.array(bad) if keep is None else np.flatnonzero(keep)[bad]
+        replicas = rows if self._rows is None else self._rows[rows]
+        for replica in replicas.tolist():
+            self.session.nonfinite.setdefault(replica, kind)

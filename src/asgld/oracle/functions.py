@@ -71,7 +71,7 @@ class UserFunction:
     routes: dict[str, list[Route]]
     can_vectorize: bool
     notes: dict[str, str] = field(default_factory=dict)
-    _checked_routes: set[str] = field(default_factory=set)
+    _has_checked_hvp: bool = False
 
     @property
     def charges(self) -> dict[str, Mapping[str, int]]:
@@ -86,26 +86,19 @@ class UserFunction:
             if charge is not None
         }
 
-    def value(self, x: Tensor) -> Tensor:
-        return self._evaluate("value", (), x)
+    def value(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+        return self._evaluate("value", (), x, indices=indices)
 
-    def grad(self, x: Tensor) -> Tensor:
-        return self._evaluate("grad", (self.dim,), x)
+    def grad(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
+        return self._evaluate("grad", (self.dim,), x, indices=indices)
 
-    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._evaluate("hvp", (self.dim,), x, v)
+    def hvp(self, x: Tensor, v: Tensor, indices: Tensor | None = None) -> Tensor:
+        return self._evaluate("hvp", (self.dim,), x, v, indices=indices)
 
     def hessian(self, x: Tensor) -> Tensor:
         return self._evaluate("hessian", (self.dim, self.dim), x)
 
-    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
-        return self._evaluate("value", (), x, indices=indices)
-
-    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
-        return self._evaluate("grad", (self.dim,), x, indices=indices)
-
-    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
-        return self._evaluate("hvp", (self.dim,), x, v, indices=indices)
+    sample_value, sample_grad, sample_hvp = value, grad, hvp
 
     def _evaluate(
         self, kind: str, shape: tuple[int, ...], *points: Tensor, indices: Tensor | None = None
@@ -126,13 +119,12 @@ class UserFunction:
                 reason = str(error.__cause__ or error).splitlines()[0]
                 self.notes[kind] = f"{routes[0].note}, since {route.note} failed: {reason}"
                 continue
-            if kind not in self._checked_routes:
-                self._checked_routes.add(kind)
-                if kind == "hvp" and len(routes) > 1 and self._is_wrong(rows, result):
-                    self._checked_routes.discard(kind)
+            if kind == "hvp" and not self._has_checked_hvp:
+                if len(routes) > 1 and self._is_wrong(rows, result):
                     routes.pop(0)
                     self.notes[kind] = f"{routes[0].note}, since {route.note} gave a wrong product"
                     continue
+                self._has_checked_hvp = True
             self.notes.setdefault(kind, route.note)
             return result.reshape((*lead, *shape))
 
@@ -246,30 +238,24 @@ def torch_function(
         product: Tensor = torch.func.vjp(torch.func.grad(at(x, indices)), x)[1](v)[0]
         return product
 
-    gradient = _given(jac) if jac is not None else grad
-    differences = _differences_of(gradient, _STEP)
-    grad_route = (
-        Route(gradient, "jac", "the given `jac`")
-        if jac is not None
-        else Route(grad, "fun", "autograd of `fun`")
-    )
-    difference_route = Route(
-        differences, grad_route.argument, "central differences of gradients", {"grad": 2}
-    )
-    if hvp is not None:
-        hvp_routes = [Route(_given(hvp), "hvp", "the given `hvp`")]
-    elif hess is not None:
-        hvp_routes = [_product_route(hess)]
-    elif jac is not None:
-        # Autograd through `jac` would be silently wrong wherever `jac` detaches.
-        hvp_routes = [difference_route]
+    if jac is not None:
+        grad_route = Route(_given(jac), "jac", "the given `jac`")
     else:
-        hvp_routes = [
-            Route(forward_over_reverse, "fun", "autograd of `fun`, forward over reverse"),
-            Route(reverse_over_reverse, "fun", "autograd of `fun`, reverse over reverse"),
-            difference_route,
-        ]
-    return _assemble(dim, num_samples, value, grad_route, hvp_routes, hess, can_vectorize=True)
+        grad_route = Route(grad, "fun", "autograd of `fun`")
+    by_differences = Route(
+        _differences_of(grad_route.call, _STEP),
+        grad_route.argument,
+        "central differences of gradients",
+        {"grad": 2},
+    )
+    by_autograd = [
+        Route(forward_over_reverse, "fun", "autograd of `fun`, forward over reverse"),
+        Route(reverse_over_reverse, "fun", "autograd of `fun`, reverse over reverse"),
+    ]
+    # Autograd through `jac` would be silently wrong wherever `jac` detaches.
+    routes = [by_differences] if jac is not None else [*by_autograd, by_differences]
+    product = None if hvp is None else _given(hvp)
+    return _assemble(dim, num_samples, value, grad_route, routes, product, hess, is_torch=True)
 
 
 def numpy_function(
@@ -322,29 +308,22 @@ def numpy_function(
         return result
 
     if jac is not None:
-        grad_route = Route(in_numpy(jac), "jac", "the given `jac`")
-        differences = _differences_of(lambda *row: _as_row(in_numpy(jac)(*row)), _STEP)
-        difference_route = Route(
-            differences, "jac", "central differences of gradients", {"grad": 2}
-        )
+        given = in_numpy(jac)
+        grad_route = Route(given, "jac", "the given `jac`")
+        product = _differences_of(_given(given), _STEP)
+        by_differences = Route(product, "jac", "central differences of gradients", {"grad": 2})
     else:
         grad_route = Route(
             grad_by_differences, "fun", "central differences of values", {"value": 2 * dim}
         )
-        difference_route = Route(
+        by_differences = Route(
             _differences_of(grad_by_differences, _STEP_OF_DIFFERENCES),
             "fun",
             "central differences of differences of values",
             {"value": 4 * dim},
         )
-    if hvp is not None:
-        hvp_routes = [Route(in_numpy(hvp), "hvp", "the given `hvp`")]
-    elif hess is not None:
-        hvp_routes = [_product_route(in_numpy(hess))]
-    else:
-        hvp_routes = [difference_route]
-    given = None if hess is None else in_numpy(hess)
-    return _assemble(dim, num_samples, value, grad_route, hvp_routes, given, can_vectorize=False)
+    calls = [None if call is None else in_numpy(call) for call in (hvp, hess)]
+    return _assemble(dim, num_samples, value, grad_route, [by_differences], *calls, is_torch=False)
 
 
 def _assemble(
@@ -352,13 +331,19 @@ def _assemble(
     num_samples: int | None,
     value: RowCall,
     grad: Route,
-    hvp: list[Route],
+    products: list[Route],
+    hvp: RowCall | None,
     hess: RowCall | None,
     *,
-    can_vectorize: bool,
+    is_torch: bool,
 ) -> UserFunction:
-    routes = {"value": [Route(value, "fun", "the given `fun`")], "grad": [grad], "hvp": hvp}
-    function = UserFunction(dim, num_samples, routes, can_vectorize)
+    """Join routes; `products` are taken where neither `hvp` nor `hess` is given."""
+    if hvp is not None:
+        products = [Route(hvp, "hvp", "the given `hvp`")]
+    elif hess is not None:
+        products = [_product_route(hess)]
+    routes = {"value": [Route(value, "fun", "the given `fun`")], "grad": [grad], "hvp": products}
+    function = UserFunction(dim, num_samples, routes, can_vectorize=is_torch)
     if hess is not None:
         routes["hessian"] = [Route(hess, "hess", "the given `hess`", {"hessian": 1})]
         return function
@@ -367,7 +352,7 @@ def _assemble(
         basis = torch.eye(dim, dtype=x.dtype, device=x.device)
         return function.hvp(x.expand(dim, dim), basis)
 
-    routes["hessian"] = [Route(columns, hvp[-1].argument, "columns by products")]
+    routes["hessian"] = [Route(columns, products[-1].argument, "columns by products")]
     return function
 
 

@@ -1,19 +1,32 @@
-"""Tables and figures as text and bytes, written atomically."""
+"""Tables, figures and checkpoints as files, each written in one move."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+_FOLDER = "choose a folder that you may write to"
+_REMEDIES = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room on the disk",
+    errno.EACCES: _FOLDER,
+    errno.EPERM: _FOLDER,
+    errno.EROFS: _FOLDER,
+    errno.ENOTDIR: "a part of the path is a file; choose another folder",
+    errno.EEXIST: "a part of the path is a file; choose another folder",
+    errno.EISDIR: "there is a folder of that name; choose another name",
+}
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as comma-separated text."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -22,12 +35,12 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as a Markdown table, numbers to three digits."""
-    names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(format_number(row[n]) for n in names) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+def as_bytes(figure: Any, kind: str) -> bytes:
+    """A figure as PNG, SVG or PDF, without a date, so that equal results give equal files."""
+    content = io.BytesIO()
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
+    figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+    return content.getvalue()
 
 
 def format_number(value: Any) -> str:
@@ -41,48 +54,45 @@ def format_number(value: Any) -> str:
     return f"{value:.3g}"
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put `content` in place of the file at `path`, in one move.
+
+    A kill at any moment leaves the old file or the new one, never half of one. Folders are made. A
+    failure leaves nothing behind and is an OSError that says what to do.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "check the folder")
+        message = f"cannot write {str(path)!r}: {error.strerror}; {remedy}"
+        raise OSError(error.errno, message) from error
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one piece: a reader, or an interrupted run, never leaves half of one."""
+    """See :func:`write_bytes`."""
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """See :func:`write_text`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:  # a full disk leaves no half of a file either
-        temporary.unlink(missing_ok=True)
+def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Write tensors, numbers and text; see :func:`write_bytes`."""
+    file = io.BytesIO()
+    torch.save(content, file)
+    write_bytes(path, file.getvalue())
 
 
-def as_bytes(figure: Any, kind: str) -> bytes:
-    """A figure as PNG, SVG or PDF, without a date, so that equal results give equal files."""
-    content = io.BytesIO()
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-    figure.savefig(content, format=kind, dpi=150, metadata=metadata)
-    return content.getvalue()
-
-
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file at `path` in one move: a kill at any moment leaves a whole file."""
-    temporary = path.with_name(f".{path.name}.partial")
-    with open(temporary, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if hasattr(os, "O_DIRECTORY"):
-        directory = os.open(path.parent, os.O_DIRECTORY)
-        try:
-            os.fsync(directory)  # the rename itself must reach the disk
-        finally:
-            os.close(directory)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return what :func:`write_atomically` wrote; only tensors, numbers and text are loaded."""
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_checkpoint` wrote: only tensors, numbers and text are loaded."""
     try:
         content: dict[str, Any] = torch.load(path, weights_only=True)
     except Exception as error:
@@ -90,3 +100,13 @@ def read(path: Path) -> dict[str, Any]:
             f"checkpoint={str(path)!r} cannot be read ({error}); remove it to start anew"
         ) from error
     return content
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let a rename reach the disk, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

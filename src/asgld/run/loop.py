@@ -26,7 +26,7 @@ from asgld.methods.base import Method, State, as_mask, replica_seed
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.base import Session
 from asgld.oracle.costs import Counts
-from asgld.run.files import read, write_atomically
+from asgld.run.files import read_checkpoint, write_checkpoint
 from asgld.run.history import History, Record, Writer
 from asgld.run.stopping import Settling, Stop, StopWhen, look
 
@@ -69,12 +69,13 @@ class Progress:
 
     @property
     def state(self) -> State:
-        if not self._current.method.is_batched:
+        loop = self._current
+        if not loop.method.is_batched:
             raise ValueError(
-                f"method {self._loop.method.name!r} has a state for each replica: Progress.state "
+                f"method {loop.method.name!r} has a state for each replica: Progress.state "
                 "is for methods that step all replicas at once (is_batched)"
             )
-        return self._current.states[0]
+        return loop.states[0]
 
     def through(self, change: Callable[[Tensor], Tensor]) -> Progress:
         """The same with change(x) in place of x: for callbacks that know other coordinates."""
@@ -251,7 +252,7 @@ class _Loop:
         self.writer = Writer(record)
         self.values = self.norms = torch.full((self.replicas,), torch.nan, dtype=torch.float64)
         self.settling: Settling | None = None
-        self.mirror: _Mirror | None = None
+        self.keeper = _Keeper()
 
     @property
     def used(self) -> Counts:
@@ -319,7 +320,7 @@ class _Loop:
             self._stop_rows(session.broke, Stop.BUDGET)
             self.step += 1
             return
-        if not (session.is_complete and self._keep(state.x)):
+        if not (session.is_complete and self.keeper.keep(state.x, self.x, session)):
             session.check_last_call()
             self._stop_rows(session.broke, Stop.BUDGET)
             is_finite = torch.isfinite(state.x).all(-1).numpy()
@@ -330,18 +331,6 @@ class _Loop:
         if state.finished is not False:
             finished = as_mask(state.finished, self.replicas).numpy()
             self._stop_rows(finished & session.active, Stop.FINISHED, state.message)
-
-    def _keep(self, x: Tensor) -> bool:
-        """Copy the iterates of a step, if all are finite; say whether they are."""
-        if self.mirror is None:
-            self.mirror = _Mirror(x, self.x)
-        if self.mirror.is_of(x):
-            return self.mirror.keep(self.session)
-        # A finite sum means finite numbers, at a third of the price of asking each.
-        if not math.isfinite(float(x.sum())):
-            return False
-        self.x.copy_(x)
-        return True
 
     def _count_steps(self) -> None:
         """Bring `steps` up to date: a batch has taken every step with all its active replicas."""
@@ -498,10 +487,10 @@ class _Loop:
             "settling": None if self.settling is None else self.settling.pack(),
             "states": [state.pack() for state in self.states],
         }
-        write_atomically(path, content)
+        write_checkpoint(path, content)
 
     def load(self, path: Path) -> None:
-        content = read(path)
+        content = read_checkpoint(path)
         for name, value in self._identity().items():
             saved = content[name]
             same = torch.equal(saved, value) if isinstance(value, Tensor) else saved == value
@@ -527,33 +516,32 @@ class _Loop:
             self.settling = Settling(**content["settling"])
 
 
-class _Mirror:
-    """Copies iterates that a method changes in place, by views that are made once.
+class _Keeper:
+    """Copies the iterates of a step if all are finite.
 
-    Args:
-        x: the method's iterates.
-        kept: where they are copied to.
+    Most methods change their iterates in place. Views of them, made once, then spare most of the
+    time that small tensors take.
     """
 
     # Beyond this size torch is faster, and threads of NumPy would compete with those of torch.
     LARGEST = 8192
 
-    def __init__(self, x: Tensor, kept: Tensor) -> None:
+    def __init__(self) -> None:
         self.x: Tensor | None = None
-        is_plain = x.is_contiguous() and not x.requires_grad and x.dtype == kept.dtype
-        if is_plain and x.numel() <= self.LARGEST:
-            self.x, self.address, self.array = x, x.data_ptr(), x.numpy()
-            # Bytes are moved by Python itself, with less ado than by either library.
-            self.source = self.array.data.cast("B")
-            self.target = kept.numpy().data.cast("B")
+        self.address = -1
 
-    def is_of(self, x: Tensor) -> bool:
-        return x is self.x and x.data_ptr() == self.address
-
-    def keep(self, session: Session) -> bool:
-        """Copy, if the iterates and the session's last call are finite; say whether they are."""
-        # A product of two vectors is finite only if both are.
+    def keep(self, x: Tensor, kept: Tensor, session: Session) -> bool:
+        """Copy x to `kept`, if x is finite and so is the session's last call; return whether so."""
+        if self.x is None:
+            self._view(x, kept)
+        if x is not self.x or x.data_ptr() != self.address:
+            # A finite sum means finite numbers, at a third of the price of asking each.
+            if not math.isfinite(float(x.sum())):
+                return False
+            kept.copy_(x)
+            return True
         try:
+            # A product of two vectors is finite only if both are.
             last = self.array if session.unchecked is None else session.unchecked[1].numpy()
             product = np.vdot(self.array, last)
         except (RuntimeError, TypeError, ValueError):  # a result of another shape or kind
@@ -564,6 +552,14 @@ class _Mirror:
         session.unchecked = None
         self.target[:] = self.source
         return True
+
+    def _view(self, x: Tensor, kept: Tensor) -> None:
+        self.x = x
+        is_plain = x.is_contiguous() and not x.requires_grad and x.dtype == kept.dtype
+        if is_plain and x.numel() <= self.LARGEST:
+            self.address, self.array = x.data_ptr(), x.numpy()
+            # Python itself moves bytes with the least ado.
+            self.source, self.target = self.array.data.cast("B"), kept.numpy().data.cast("B")
 
 
 class _Meter:

@@ -1,4 +1,4 @@
-"""When a run stops, and what it writes down on the way."""
+"""When a run stops, and why."""
 
 from __future__ import annotations
 

@@ -398,6 +398,168 @@ def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         run(oracle_of(), GD, ones(2), max_steps=3, checkpoint=path)
 
 
+# ------------------------------------------------------------- one loop, however it is looked at
+
+
+class Quartic:
+    """|x|^4 / 4: descent overflows, after a number of steps that depends on the start."""
+
+    dim, num_samples = 2, None
+
+    def value(self, x: Tensor) -> Tensor:
+        return (x**4).sum(-1) / 4
+
+    def grad(self, x: Tensor) -> Tensor:
+        return x**3
+
+
+def quartic(**options: Any) -> Oracle:
+    return Oracle(Quartic(), **options)  # type: ignore[arg-type]
+
+
+def diverging(replicas: int) -> Tensor:
+    return torch.linspace(1.5, 4.0, replicas, dtype=torch.float64)[:, None] * ones(2)
+
+
+class Witness:
+    """A callback that reads everything and remembers it."""
+
+    def __init__(self) -> None:
+        self.news: list[tuple[int, Tensor, np.ndarray, Any]] = []
+
+    def __call__(self, news: Progress) -> None:
+        self.news.append((news.step, news.x, news.active, news.counts))
+
+
+LOOKED: dict[str, Any] = {
+    "gd": GD,
+    "adam": TorchMethod("adam", torch.optim.Adam, {"lr": 0.3}),
+    "agld": langevin("agld", lr=0.5, sigma=0.1),
+    "asgld": langevin("asgld", lr=0.3, sigma=0.1),
+    "lbfgs": LBFGS(),
+}
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_run_has_the_same_bits_however_it_is_looked_at(name: str, tmp_path: Path) -> None:
+    """Counts are charged in bulk only until somebody reads them, and a budget asks each replica."""
+    options: dict[str, Any] = {"max_steps": 40, "seed": 3, "record": Record("linear", every=9)}
+    plain = run(quartic(), LOOKED[name], diverging(7), **options)
+    oracle = quartic()
+    watched = run(oracle, LOOKED[name], diverging(7), callback=Witness(), **options)
+    rich = run(quartic(budget=1e9), LOOKED[name], diverging(7), **options)
+    saved = run(
+        quartic(), LOOKED[name], diverging(7), **options,
+        checkpoint=tmp_path / "run.pt", checkpoint_every=1,
+    )  # fmt: skip
+    again = run(oracle, LOOKED[name], diverging(7), **options)  # counts go on from where they are
+    for other in (watched, rich, saved, again):
+        assert_same(plain, other)
+    assert oracle.counts.spent.tolist() == (2 * plain.counts.spent).tolist()
+
+
+def test_replicas_that_diverge_stop_as_each_would_alone() -> None:
+    starts, witness = diverging(9), Witness()
+    together = run(quartic(), GD, starts, max_steps=30, callback=witness)
+    alone = [run(quartic(), GD, start, max_steps=30) for start in starts]
+    assert Stop.NON_FINITE in together.stops
+    assert len(set(together.steps.tolist())) > 2
+    assert torch.equal(together.x, torch.cat([a.x for a in alone]))
+    assert together.steps.tolist() == [int(a.steps[0]) for a in alone]
+    assert together.stops == tuple(a.stop for a in alone)
+    assert together.messages == tuple(a.messages[0] for a in alone)
+    assert together.counts.spent.tolist() == [float(a.counts.spent[0]) for a in alone]
+    assert [step for step, *_ in witness.news] == list(range(1, int(together.steps.max()) + 1))
+    for step, x, active, counts in witness.news:
+        assert torch.isfinite(x).all()
+        assert (together.steps[active] >= step).all()
+        assert (together.steps[~active] <= step).all()
+        assert counts.spent.tolist() == np.minimum(step, together.counts.spent).tolist()
+
+
+def test_spending_by_parts_of_samples_adds_up_alike_for_replicas_that_differ() -> None:
+    """3 / n is no binary fraction: sums depend on their order, which bulk counting must keep."""
+    p = problem("mixture", dim=3)
+    batches = langevin("sgld", lr=0.1, batch_size=3)
+    even, odd = Oracle(p, replicas=4), Oracle(p, replicas=4)
+    odd.rows(2).grad(p.start(4)[2])
+    a, b = (run(oracle, batches, p.start(4), max_steps=50) for oracle in (even, odd))
+    total = 0.0
+    for _ in range(50):
+        total += 3 / (p.num_samples or 1)
+    assert even.counts.spent.tolist() == [total] * 4
+    assert odd.counts.spent.tolist()[:2] == [total] * 2
+    assert torch.equal(a.x, b.x)
+
+
+@pytest.mark.parametrize("budget", [None, 5.5])
+def test_interrupt_keeps_the_last_complete_step(budget: float | None) -> None:
+    class Impatient(Quartic):
+        calls = 0
+
+        def grad(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls == 8:
+                raise KeyboardInterrupt
+            return super().grad(x)
+
+    oracle = Oracle(Impatient(), replicas=5, budget=budget)  # type: ignore[arg-type]
+    if budget is not None:
+        oracle.rows(0).grad(diverging(5)[0])  # it is the first that cannot pay
+    rarely = Record("linear", every=999)
+    result = run(oracle, GD, diverging(5), max_steps=99, record=rarely)
+    steps = int(result.steps.max())
+    expected = run(quartic(), GD, diverging(5), max_steps=steps, record=rarely)
+    assert torch.equal(result.x[1:], expected.x[1:])
+    assert result.steps[1:].tolist() == expected.steps[1:].tolist()
+    assert Stop.INTERRUPTED in result.stops
+    assert (Stop.BUDGET in result.stops) == (budget is not None)
+
+
+def test_progress_is_read_when_asked_and_not_too_late() -> None:
+    kept: list[Progress] = []
+
+    def callback(news: Progress) -> None:
+        if news.step == 2:
+            news.x.zero_()  # a copy
+        assert news.state.x.shape == (3, 2)
+        kept.append(news)
+
+    result = run(oracle_of(), GD, ones(3, 2), max_steps=3, callback=callback)
+    torch.testing.assert_close(result.x, ones(3, 2) / 8)
+    assert float(kept[1].x.sum()) == 0.0  # what was read stays
+    with pytest.raises(RuntimeError, match="step 1"):
+        _ = kept[0].x
+    doubled = kept[-1].through(lambda x: 2 * x)
+    torch.testing.assert_close(doubled.x, ones(3, 2) / 4)
+
+    def ask(news: Progress) -> None:
+        _ = news.state
+
+    with pytest.raises(ValueError, match="newton"):
+        run(oracle_of(), Newton(), 2 * ones(2), max_steps=3, callback=ask)
+
+
+def test_iterates_may_be_of_single_precision() -> None:
+    seen: list[torch.dtype] = []
+    start = torch.ones(3, 2)
+    result = run(
+        quartic(), GD, start, max_steps=5, dtype=torch.float32,
+        callback=lambda news: seen.append(news.state.x.dtype),
+    )  # fmt: skip
+    assert {result.x.dtype, *seen} == {torch.float32}
+    assert run(quartic(), GD, start, max_steps=5).x.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "record", [Record(), Record(per_decade=5), Record("linear", every=7)], ids=str
+)
+def test_next_due_step_is_the_first_that_is_due(record: Record) -> None:
+    due = [k for k in range(3000) if record.is_due(k)]
+    for k in range(due[-1]):
+        assert record.next_due(k) == due[np.searchsorted(due, k, side="right")]
+
+
 KILLED = """
 import os, random, signal, sys, time
 import torch
