@@ -65,7 +65,7 @@ def measure_few_data(quick: bool, only: list[str]) -> list[dict[str, Any]]:
 def measure_contender(size: int, name: str, quick: bool) -> list[dict[str, Any]]:
     """Test loss and error of one optimizer, for all learning rates and seeds."""
     images, labels = load_images()
-    seeds, steps, hidden = (2, 30, 16) if quick else (20, 1000, 32)
+    seeds, steps, hidden = (2, 15, 16) if quick else (20, 1000, 32)
     order = torch.stack([torch.randperm(len(labels), generator=torch.Generator().manual_seed(s))
                          for s in range(seeds)])  # fmt: skip
     train, test = order[:, :size], order[:, -NUM_TEST:]

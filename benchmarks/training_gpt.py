@@ -254,7 +254,7 @@ class GPTWork:
     def __init__(
         self, quick: bool, device: str, *, batch: int, compiles: bool, first_seed: int
     ) -> None:
-        self.is_quick, self.steps = quick, 10 if quick else 1000
+        self.is_quick, self.steps = quick, 6 if quick else 1000
         self.context, self.batch = (32, 4) if quick else (256, batch)
         size = (1, 32, 2) if quick else (6, 384, 6)
         self.seeds = range(first_seed, first_seed + NUM_SEEDS)

@@ -121,7 +121,7 @@ def measure_contender(title: str, start: str, name: str, quick: bool) -> list[di
     _, level, advice = prepare(title)
     build, sizes = contenders(advice)[name]
     if quick:
-        replicas, limit, sizes = 6, 100, sizes[::4]
+        replicas, limit, sizes = 6, 60, sizes[::4]
     departures = leave(function, build, sizes, starts(title)[start][:replicas], level, limit)
     best = best_departure(departures)
     print(f"{title}, {start}, {name}: lr {best.lr:.3g}", flush=True)

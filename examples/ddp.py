@@ -1,5 +1,6 @@
 """Data parallel training with batches that grow: every replica draws the same noise by itself.
 
+    python examples/ddp.py
     torchrun --standalone --nproc-per-node 2 examples/ddp.py
 
 The noise is a function of (seed, parameter name, step, element), so the replicas stay equal to the
@@ -26,7 +27,8 @@ MICRO_BATCH_SIZE = 64  # what fits the memory of one device
 
 def main() -> None:
     on_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("nccl" if on_gpu else "gloo", **alone)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if on_gpu else "cpu"
 

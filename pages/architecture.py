@@ -23,7 +23,7 @@ FLOW = {
     "diagnostics": ("a run against theory", "src/asgld/diagnostics"),
     "report": ("tables, figures, a page", "study/asgld_study"),
 }
-WIDTH, BOX, HEIGHT, GAP, TOP = 1000, 112, 34, 44, 150
+WIDTH, BOX, HEIGHT, GAP, TOP = 1000, 112, 34, 44, 163
 
 
 def values() -> Values:
@@ -133,14 +133,14 @@ def picture() -> str:
         name = "study/" if is_study else _path(LIBRARY, room)
         parts.append(_box(x, y, name, "#e9f5e4" if is_study else "#e8f1fa"))
     step = WIDTH / len(FLOW)
-    for i, (name, (says, _)) in enumerate(FLOW.items()):
+    for i, (name, (says, folder)) in enumerate(FLOW.items()):
         x = (i + 0.5) * step
         if i:
             parts.append(_line(x - step + BOX / 2, 59, x - BOX / 2, 59, "#d94801"))
-        parts += [_box(x, 42, name, "#fdebdd"), _text(x, 94, says, 11)]
+        parts += [_box(x, 42, name, "#fdebdd"), _text(x, 94, says, 11), _text(x, 109, folder, 11)]
     parts += [
         _text(12, 26, "A run: what the data passes through", 13, "start"),
-        _text(12, 132, "The rooms: a line leads down to a room that is imported", 13, "start"),
+        _text(12, 145, "The rooms: a line leads down to a room that is imported", 13, "start"),
     ]
     height = max(y for _, y in place.values()) + HEIGHT + 20
     markers = "".join(

@@ -27,6 +27,7 @@ def values() -> Values:
         "rivals.hold": rivals["holds"],
         "rivals.untested": rivals["not testable"],
         "paper-rows.refuted": paper["refuted"],
+        "methods.all": len(method_names()),
         "methods.others": len(method_names()) - 1,
         "problems.all": len(problem_names()),
     }

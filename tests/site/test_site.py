@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import mimetypes
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -24,7 +24,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 ADDRESS = "http://site.test/"
 # Modules whose __all__ is public.
 PUBLIC = ("asgld", "asgld.theory", "asgld.curvature", "asgld.diagnostics", "asgld.methods",
-          "asgld.optim", "asgld.problems")  # fmt: skip
+          "asgld.optim", "asgld.oracle", "asgld.problems", "asgld.run")  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -78,16 +78,9 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def _resolve(path: str) -> Any:
     """The object with this dotted path."""
-    parts = path.split(".")
-    for length in range(1, len(parts) + 1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:length]))
-            for name in parts[length:]:
-                found = getattr(found, name)
-        except AttributeError:
-            continue  # a function that hides the module of the same name
-        return found
-    raise AssertionError(f"{path} does not exist")
+    found = pydoc.locate(path)
+    assert found is not None, f"{path} does not exist"
+    return found
 
 
 def _documented() -> list[str]:
@@ -110,20 +103,6 @@ def test_every_public_name_is_in_the_reference(module: str) -> None:
         if not found:
             missing.append(name)
     assert not missing, f"add `::: {module}.{missing[0]}` to a page in docs/api"
-
-
-def test_reference_shows_functions_where_modules_have_their_names() -> None:
-    for path in _documented():
-        if not isinstance(_resolve(path), types.ModuleType):
-            module = (
-                importlib.util.find_spec(path) if _is_package(path.rpartition(".")[0]) else None
-            )
-            assert module is None, f"{path} is a module too: write {path}.{path.split('.')[-1]}"
-
-
-def _is_package(path: str) -> bool:
-    found = sys.modules.get(path)
-    return found is not None and hasattr(found, "__path__")
 
 
 def test_reference_says_something_about_each_name() -> None:
@@ -196,8 +175,7 @@ def test_links_lead_to_pages_and_places_that_exist(site: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1280])
-def test_pages_are_whole_in_a_browser(site: Path, browser_page: Any, width: int) -> None:
+def test_pages_are_whole_in_a_browser(site: Path, browser_page: Any) -> None:
     strangers: list[str] = []
 
     def serve(route: Any) -> None:
@@ -214,20 +192,29 @@ def test_pages_are_whole_in_a_browser(site: Path, browser_page: Any, width: int)
             route.fulfill(status=404, body="")
 
     browser_page.route("**/*", serve)
-    browser_page.set_viewport_size({"width": width, "height": 900})
     for path in sorted(site.rglob("*.html")):
         name = str(path.relative_to(site))
         if name == "404.html":
             continue
         browser_page.goto(ADDRESS + name, wait_until="load")
+        for width in (1280, 390):
+            browser_page.set_viewport_size({"width": width, "height": 900})
+            # Once the page has settled: the theme moves its sidebars after the window.
+            wide = browser_page.evaluate(
+                """async () => {
+                    const wide = () => document.documentElement.scrollWidth - innerWidth;
+                    for (let i = 0; i < 60 && wide() > 0; i++)
+                        await new Promise(requestAnimationFrame);
+                    return wide();
+                }"""
+            )
+            assert wide <= 0, f"{name} scrolls sideways by {wide} px at {width} px"
         seen = browser_page.evaluate(
             """() => ({
-                wide: document.documentElement.scrollWidth - innerWidth,
                 empty: [...document.images].filter((i) => !i.naturalWidth).map((i) => i.src),
                 title: document.querySelector("h1")?.innerText,
             })"""
         )
-        assert seen["wide"] <= 0, f"{name} scrolls sideways by {seen['wide']} px at {width} px"
         assert not seen["empty"], f"{name} lacks {seen['empty']}"
         assert seen["title"], f"{name} has no heading"
     assert not strangers, f"pages ask for {strangers}"

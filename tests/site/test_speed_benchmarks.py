@@ -126,27 +126,23 @@ def test_two_commits_are_measured_in_turn_and_a_step_without_a_kernel_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name in ("old", "new"):
-        package = tmp_path / name / "src" / "asgld"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text(PACKAGE)
-    trees = [(tmp_path / name).resolve() for name in ("old", "new")]
-    with (
-        commits.Worker(trees[0], "cpu", None) as old,
-        commits.Worker(trees[1], "cpu", None) as new,
-    ):
+    package = tmp_path / "tree" / "src" / "asgld"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(PACKAGE)
+    tree = (tmp_path / "tree").resolve()
+    with commits.Worker(tree, "cpu", None) as worker:  # one process in both places
         times = commits.compare(
-            [old, new], [(2, (3,)), (1, (2, 2))], "cpu", makes=2, rounds=2, seconds=0.02
+            [worker, worker], [(2, (3,)), (1, (2, 2))], "cpu", makes=2, rounds=2, seconds=0.02
         )
-        old.ask("make", [(1, (2,))])
-        with pytest.raises(commits.Refused, match=r"old: .*Unserved: of a test"):
-            old.ask("build", "Unserved")
+        worker.ask("make", [(1, (2,))])
+        with pytest.raises(commits.Refused, match=r"tree: .*Unserved: of a test"):
+            worker.ask("build", "Unserved")
     assert set(times) == {(o, m, "wall") for o in commits.OPTIMIZERS for m in (False, True)}
     for old_times, new_times in times.values():
         row = commits.row_of(old_times, new_times)
         assert row["rounds"] == 4
         assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
-    assert commits.build_native(trees[0], tmp_path / "native") is not None  # there is no source
+    assert commits.build_native(tree, tmp_path / "native") is not None  # there is no source
 
 
 def test_a_tree_is_called_by_its_commit_only_if_it_is_a_checkout(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_other_seeds_are_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
              "--out", str(out))  # fmt: skip
     rows = read_csv(out)
     assert [row["seed"] for row in rows] == list("012345")
-    assert len({row["loss_10"] for row in rows}) == 6
+    assert len({row["loss_6"] for row in rows}) == 6
 
 
 def test_a_small_network_fits_few_data(results: Path) -> None:

@@ -11,12 +11,12 @@ import os
 import re
 import sys
 import types
-from helpers import ROOT
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PAGES = sorted(page for page in TUTORIALS.glob("*.md") if page.stem != "index")
 PAIR = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
