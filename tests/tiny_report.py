@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from asgld_study.experiments.declared import EXPERIMENTS
-from asgld_study.reproduction import runner, write
+from asgld_study import page, words
+from asgld_study.engine import Outcomes, run_experiments
+from asgld_study.judge import judge_claims
+from asgld_study.paper import CLAIMS, EXPERIMENTS
 
 RunOnce = Callable[[str, Callable[[Path], None]], Path]
+# Changes results so that they speak for the claims (True), or against them (False).
+Bend = Callable[[Outcomes, bool], None]
 
 
 def tiny_report(run_once: RunOnce) -> Path:
@@ -16,11 +21,41 @@ def tiny_report(run_once: RunOnce) -> Path:
     return run_once("tiny-report", _fill)
 
 
-def tiny_outcomes(folder: Path) -> runner.Outcomes:
-    """The outcomes of that report, from what it kept."""
-    return runner.run(EXPERIMENTS, "tiny", folder=folder / "results")
+def tiny_outcomes(folder: Path) -> Outcomes:
+    """The outcomes of that report, from its stored results."""
+    return run_experiments(EXPERIMENTS, "tiny", folder=folder / "results")
 
 
 def _fill(folder: Path) -> None:
-    outcomes = runner.run(EXPERIMENTS, "tiny", folder=folder / "results", jobs=2)
-    write.write(outcomes, size="tiny", out=folder, times={"begun": "now"}, jobs=2)
+    outcomes = run_experiments(EXPERIMENTS, "tiny", folder=folder / "results", jobs=2)
+    told = words.report_of(outcomes, "tiny", {"begun": "now"})
+    page.write(told, folder, jobs=2)
+    (folder / "paper.md").write_text(words.paper_page(told.findings, "tiny"))
+
+
+# ------------------------------------------------------------------------------------ bending
+
+
+def change(outcomes: Outcomes, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every value of an experiment in place."""
+    for value in outcomes[name].values:
+        change(value)
+
+
+def point(low: float, high: float | None = None) -> dict[str, float]:
+    """A number with its interval."""
+    top = low if high is None else high
+    return {"value": (low + top) / 2, "low": low, "high": top}
+
+
+def verdicts(outcomes: Outcomes, names: Sequence[str]) -> set[str]:
+    """The verdicts of the claims of these names."""
+    return {f.verdict for f in judge_claims([c for c in CLAIMS if c.name in names], outcomes)}
+
+
+def assert_flips(outcomes: Outcomes, names: Sequence[str], bend: Bend) -> None:
+    """Numbers decide: bent one way the claims hold, bent the other way they are refuted."""
+    bend(outcomes, True)
+    assert verdicts(outcomes, names) <= {"holds", "holds with correction"}
+    bend(outcomes, False)
+    assert verdicts(outcomes, names) == {"refuted"}

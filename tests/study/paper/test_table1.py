@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from asgld_study import commands
 from asgld_study.catalog import BY_LABEL, CONTENDERS
 from asgld_study.cells import Cell, CellResult, measure_cells, start_points
 from asgld_study.engine import Measured
-from asgld_study.judge import judge_claims
+from asgld_study.judge import Finding, judge_claims
 from asgld_study.paper import table1, table1_cells, table1_page, table1_tables
 from asgld_study.paper.table1 import MeasuredRow
 from asgld_study.paper.table1_cells import PLANS
@@ -213,24 +213,53 @@ def test_verdict_on_a_bound(
     assert table1.bound_verdict(None, bound) == "not testable"
 
 
+def point(value: float) -> dict[str, float]:
+    return {"value": value, "low": value, "high": value}
+
+
+def findings(
+    monkeypatch: pytest.MonkeyPatch, numbers: Iterable[int], power: float, exponent: float
+) -> dict[str, Finding]:
+    """Claims M1 to M16 if all methods have this power of 1/eps and escape in d^exponent log d."""
+    times = {d: [100 * math.log(d) * d**exponent] * 9 for d in (4, 32, 256)}
+    chain = {"exponent": power, "low": power, "high": power, "points": 3}
+    rows = [MeasuredRow(p, p.method, chain, times) for p in printed_rows()]
+    monkeypatch.setattr(table1, "measured_rows", lambda _: rows)
+    outcomes = {name: Measured(table1.EXPERIMENTS[0]) for name in ("table1", "minima")}
+    wanted = [table1.CLAIMS[number - 1] for number in numbers]
+    return {f.claim.name: f for f in judge_claims(wanted, outcomes)}
+
+
 def test_rows_are_judged_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(power: float, exponent: float) -> list[MeasuredRow]:
-        """Every method with this power of 1/eps, and escape times like d^exponent log d."""
-        times = {d: [100 * math.log(d) * d**exponent] * 9 for d in (4, 32, 256)}
-        chain = {"exponent": power, "low": power, "high": power, "points": 3}
-        return [MeasuredRow(p, p.method, chain, times) for p in printed_rows()]
-
-    def verdicts(power: float, exponent: float) -> dict[str, str]:
-        monkeypatch.setattr(table1, "measured_rows", lambda _: rows(power, exponent))
-        wanted = [c for c in table1.CLAIMS if c.name in ("M2", "M3", "M4", "M5", "M6", "M8", "M10")]
-        outcomes = {"table1": Measured(table1.EXPERIMENTS[0])}
-        return {f.claim.name: f.verdict for f in judge_claims(wanted, outcomes)}
-
-    assert set(verdicts(1.0, 0.0).values()) <= {"holds", "holds with correction"}
-    assert set(verdicts(9.0, 0.0).values()) == {"refuted"}
+    rivals = (2, 3, 4, 5, 6, 8, 10)
+    good = findings(monkeypatch, rivals, 1.0, 0.0)
+    assert {f.verdict for f in good.values()} <= {"holds", "holds with correction"}
+    bad = findings(monkeypatch, rivals, 9.0, 0.0)
+    assert {f.verdict for f in bad.values()} == {"refuted"}
     # A power of d is no logarithm, and bounds without a logarithm say nothing of it.
-    found = verdicts(1.0, 1.0)
-    assert {name for name in found if found[name] == "refuted"} == {"M4", "M5", "M6", "M8"}
+    found = findings(monkeypatch, rivals, 1.0, 1.0)
+    refuted = {name for name, finding in found.items() if finding.verdict == "refuted"}
+    assert refuted == {"M4", "M5", "M6", "M8"}
+
+
+@pytest.mark.parametrize(("power", "growth", "is_refuted"), [
+    (1.0, 1.0, False), (9.0, 1.0, True), (1.0, 9.0, True),
+])  # fmt: skip
+def test_own_rows_rest_on_the_way_to_a_minimum_as_well(
+    monkeypatch: pytest.MonkeyPatch, power: float, growth: float, is_refuted: bool
+) -> None:
+    monkeypatch.setattr(table1, "eps_power", lambda *_, **__: point(power))
+    monkeypatch.setattr(table1, "dim_growth", lambda *_: (4, 256, point(growth)))
+    found = findings(monkeypatch, (11, 12, 13, 14), 1.0, 0.0)
+    assert {f.verdict == "refuted" for f in found.values()} == {is_refuted}
+
+
+def test_what_the_text_says_of_rivals_is_checked_against_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = findings(monkeypatch, (15, 16), 1.0, 0.0)
+    assert {f.verdict for f in found.values()} == {"refuted"}
+    assert "natasha2" in found["M16"].checks[0].says
 
 
 def test_laws_are_refuted_by_other_numbers(tables: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tiny_report import RunOnce, tiny_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -18,8 +17,8 @@ VIEWS = [(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")]
 
 
 @pytest.fixture(scope="module")
-def address(run_once: RunOnce) -> str:
-    return f"file://{tiny_report(run_once) / 'report.html'}"
+def address(report_folder: Path) -> str:
+    return f"file://{report_folder / 'report.html'}"
 
 
 @pytest.fixture(params=VIEWS, ids=lambda view: f"{view[0]}-{view[1]}")
