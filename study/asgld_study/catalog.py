@@ -19,6 +19,19 @@ from asgld.methods.torch import Comparator
 from asgld.problems import Problem
 from asgld_study.settings import SETTINGS, Proved
 
+_LR, _ADAPTIVE_LR = {"lr": (1e-3, 1.0)}, {"lr": (1e-3, 1e1)}
+_SIGMA, _DELTA = {"sigma": (1e-4, 1e-1)}, {"delta": (1e-4, 1e-1)}
+# label -> ranges of a search in the paper's family, which has no settings of its own. With
+# alpha = 1 a step is a distance, and not a multiple of the gradient.
+_RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "agld": {**_LR, **_SIGMA, **_DELTA},
+    "asg": {**_ADAPTIVE_LR, **_DELTA},
+    "asgld": {**_ADAPTIVE_LR, **_SIGMA, **_DELTA},
+    "asgld-batch": {**_LR, **_SIGMA, **_DELTA},
+    "sgld": {**_LR, **_SIGMA},
+}
+_ROW_14 = {"alpha": 0.0, "beta": 1.0, "batch_slope": 1.0}
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -30,7 +43,6 @@ class Contender:
         oracle: its class: "stochastic", "gradient", "hvp" or "hessian"; rows are compared within.
         fixed: options that are part of what it is.
         batch: samples per gradient where the problem is a finite sum; None for full gradients.
-        ranges: of the random search; by default those of the method.
         row: its number in the paper's Table 1; 0 for comparators.
     """
 
@@ -39,12 +51,12 @@ class Contender:
     oracle: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     batch: int | None = None
-    ranges: Mapping[str, tuple[float, float]] | None = None
     row: int = 0
 
     @property
     def search_ranges(self) -> dict[str, tuple[float, float]]:
-        return dict(SETTINGS[self.method].ranges if self.ranges is None else self.ranges)
+        """Ranges of the random search."""
+        return dict(_RANGES.get(self.label) or SETTINGS[self.method].ranges)
 
     def base(self, problem: Problem) -> dict[str, Any]:
         """Options that hold in any mode."""
@@ -58,13 +70,7 @@ class Contender:
         return fixed
 
 
-_LANGEVIN: dict[str, tuple[float, float]] = {
-    "lr": (1e-3, 1.0), "sigma": (1e-4, 1e-1), "delta": (1e-4, 1e-1)
-}  # fmt: skip
-# With alpha = 1 a step is a distance, and not a multiple of the gradient.
-_ADAPTIVE = {**_LANGEVIN, "lr": (1e-3, 1e1)}
 _BATCH = 16
-
 CONTENDERS = (
     Contender("natasha2", "natasha2", "stochastic", batch=_BATCH, row=1),
     Contender("cubic-newton", "cubic-newton", "hessian", row=2),
@@ -76,34 +82,13 @@ CONTENDERS = (
     Contender("perturbed-gd", "perturbed-gd", "gradient", row=8),
     Contender("saddle-ngd", "saddle-ngd", "gradient", row=9),
     Contender("neon", "neon", "gradient", row=10),
-    Contender("agld", "agld", "gradient", ranges=_LANGEVIN, row=11),
-    Contender(
-        "asg",
-        "asg",
-        "stochastic",
-        batch=_BATCH,
-        ranges={k: v for k, v in _ADAPTIVE.items() if k != "sigma"},
-        row=12,
-    ),
-    Contender("asgld", "asgld", "stochastic", batch=_BATCH, ranges=_ADAPTIVE, row=13),
-    Contender(
-        "asgld-batch",
-        "asgld",
-        "stochastic",
-        {"alpha": 0.0, "beta": 1.0, "batch_slope": 1.0},
-        batch=1,
-        ranges=_LANGEVIN,
-        row=14,
-    ),
+    Contender("agld", "agld", "gradient", row=11),
+    Contender("asg", "asg", "stochastic", batch=_BATCH, row=12),
+    Contender("asgld", "asgld", "stochastic", batch=_BATCH, row=13),
+    Contender("asgld-batch", "asgld", "stochastic", _ROW_14, batch=1, row=14),
     Contender("gd", "gd", "gradient"),
     Contender("sgd", "sgd", "stochastic", batch=_BATCH),
-    Contender(
-        "sgld",
-        "sgld",
-        "stochastic",
-        batch=_BATCH,
-        ranges={k: v for k, v in _LANGEVIN.items() if k != "delta"},
-    ),
+    Contender("sgld", "sgld", "stochastic", batch=_BATCH),
     Contender("psgld", "psgld", "stochastic", batch=_BATCH),
     Contender("adagrad", "adagrad", "gradient"),
     Contender("adam", "adam", "gradient"),

@@ -26,7 +26,7 @@ from asgld.run import Run, run
 from asgld.run.history import Record
 from asgld.run.stopping import Stop
 from asgld_study import engine
-from asgld_study.events import EVENTS, EventColumns, Watch, used_by
+from asgld_study.events import EVENTS, WITHOUT_SADDLE, EventColumns, Exit, Looker, used_by
 from asgld_study.statistics import BoolArray, FloatArray, survival_median
 
 STARTS = ("saddle", "kicked", "random")
@@ -70,9 +70,11 @@ class Cell:
     def __post_init__(self) -> None:
         if self.start not in STARTS:
             raise ValueError(f"start={self.start!r}: need one of {', '.join(STARTS)}")
-        if self.until not in (*EVENTS, "all", None):
+        known = WITHOUT_SADDLE if self.start == "random" else EVENTS
+        if self.until not in (*known, "all", None):
             raise ValueError(
-                f"until={self.until!r}: need one of {', '.join(EVENTS)}, 'all' or None"
+                f"until={self.until!r}: need one of {', '.join(known)}, 'all' or None at "
+                f"start={self.start!r}; a random start leaves no saddle"
             )
         if self.replicas < 1 or self.max_steps < 1:
             raise ValueError(
@@ -164,18 +166,17 @@ def measure_cell(**options: Any) -> dict[str, Any]:
     subject = problem(cell.problem, **cell.problem_options)
     method = make_method(cell.method, **cell.options)
     x0 = start_points(subject, cell)
-    saddle = cell.saddle if cell.start != "random" else None
-    watch = Watch.of(subject, saddle, eps=cell.eps, gamma=cell.gamma, until=cell.until)
+    door = None if cell.start == "random" else Exit.of(subject, cell.saddle)
     if method.is_batched:
-        parts = [_run_rows(cell, subject, method, x0, cell.seed, watch)]
+        parts = [_run_rows(cell, subject, method, x0, cell.seed, door)]
     else:
         # Each replica ends on its own, at its own event.
         parts = [
-            _run_rows(cell, subject, method, x0[r : r + 1], replica_seed(cell.seed, r), watch)
+            _run_rows(cell, subject, method, x0[r : r + 1], replica_seed(cell.seed, r), door)
             for r in range(cell.replicas)
         ]
     runs = [result for result, _ in parts]
-    events = {name: _joined([found[name] for _, found in parts]) for name in watch.events}
+    events = {name: _joined([found[name] for _, found in parts]) for name in parts[0][1]}
     return {
         "cell": options,
         "events": events,
@@ -206,10 +207,10 @@ def start_points(subject: Problem, cell: Cell) -> Tensor:
 
 
 def _run_rows(
-    cell: Cell, subject: Problem, method: Method, x0: Tensor, seed: int, watch: Watch
+    cell: Cell, subject: Problem, method: Method, x0: Tensor, seed: int, door: Exit | None
 ) -> tuple[Run, dict[str, EventColumns]]:
     oracle = Oracle(subject, budget=cell.budget)
-    looker = watch.begin(oracle, len(x0))
+    looker = Looker(oracle.free(), len(x0), door, eps=cell.eps, gamma=cell.gamma, until=cell.until)
     record = Record(per_decade=12, grad_norms=False)
     result = run(
         oracle, method, x0, max_steps=cell.max_steps, record=record, callback=looker, seed=seed

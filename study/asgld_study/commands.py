@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from asgld.problems import Problem, problem_names
@@ -26,11 +24,10 @@ from asgld.problems import problem as make_problem
 from asgld.run.files import as_csv, write_bytes, write_text
 from asgld_study.catalog import BY_LABEL, Contender
 from asgld_study.cells import Cell, CellResult, measure_cells
+from asgld_study.console import stages
 from asgld_study.page import as_text
 from asgld_study.tuning import SettingSearch, options_by_theory, run_searches
 
-# Hears (stage, done, all, what).
-Show = Callable[[str, int, int, str], None]
 _DEFAULT = "gd,perturbed-gd,agld,asgld,cubic-newton"
 
 
@@ -92,7 +89,7 @@ def compare(
                  gamma=gamma, tags={"label": c.label, "mode": mode.value})
             for c in contenders
         ]  # fmt: skip
-        with _stages(console) as show:
+        with stages(console, out) as show:
             if mode is Mode.THEORY:
                 cells = [_proved(cell, subject, kept[cell.label]) for cell in cells]
             elif mode is Mode.PRACTICAL:
@@ -106,10 +103,16 @@ def compare(
                     for cell, tuned in zip(cells, found, strict=True)
                 ]
             results = measure_cells(cells, **how, report=partial(show, "runs"))
+            rows = _rows(results)
+            if out is not None:
+                from asgld_study.paper.table1_figures import compare_picture
+
+                write_text(out / "compare.csv", as_csv(rows))
+                drawn = compare_picture(results, problem).render({}, ("png",))
+                write_bytes(out / "compare.png", drawn["png"])
     except (ValueError, TypeError) as error:
-        console.print(f"[red]{error}[/red]")
+        console.print(f"[red]{escape(str(error))}[/red]")
         raise typer.Exit(2) from error
-    rows = _rows(results)
     console.print(_table(rows, f"{subject!r}, start {start}, {seeds} seeds, {mode} settings"))
     console.print(
         f"median to |grad f| <= {eps:g} and lambda_min >= -{gamma:g}, censored replicas included; "
@@ -117,11 +120,6 @@ def compare(
     )
     _print_failures(console, results)
     if out is not None:
-        from asgld_study.paper.table1_figures import compare_picture
-
-        write_text(out / "compare.csv", as_csv(rows))
-        drawn = compare_picture([r for r in results if not r.error], problem).render({}, ("png",))
-        write_bytes(out / "compare.png", drawn["png"])
         console.print(f"table: {out / 'compare.csv'}   figure: {out / 'compare.png'}")
 
 
@@ -135,19 +133,11 @@ def table1(
     ),
 ) -> None:
     """Measure the paper's Table 1: tables, figures and a page."""
-    from asgld_study.engine import Measured
     from asgld_study.paper import table1, table1_figures, table1_page
     from asgld_study.paper.table1_cells import PLANS
     from asgld_study.paper.table1_tables import measured_tables
 
     console = Console()
-    with _stages(console) as show:
-        found = table1.run_comparison(
-            PLANS[size.value], folder=out / "cells", jobs=jobs, report=show
-        )
-    tables = measured_tables(found)
-    tables |= table1.judged_tables(tables)
-    table1_page.write_tables(out, tables)
     machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -155,14 +145,20 @@ def table1(
         "jobs": jobs,
     }
     command = " ".join(["asgld", *sys.argv[1:]])
-    manifest = table1_page.manifest(size.value, found, command, machine)
-    write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    write_text(out / "table1.md", table1_page.page(tables, manifest))
-    values = [vars(result) for result in found.results if not result.error]
-    outcomes = {"table1": Measured(table1.EXPERIMENTS[0], values)}
-    for picture in table1_figures.PICTURES:
-        content = picture.render(outcomes, ("png",))["png"]
-        write_bytes(out / "figures" / f"{picture.name}.png", content)
+    with stages(console, out) as show:
+        plan = PLANS[size.value]
+        found = table1.run_comparison(plan, folder=out / "cells", jobs=jobs, report=show)
+        tables = measured_tables(found)
+        tables |= table1.judged_tables(tables)
+        table1_page.write_tables(out, tables)
+        manifest = table1_page.manifest(size.value, found, command, machine)
+        write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+        write_text(out / "table1.md", table1_page.page(tables, manifest))
+        outcomes = table1.as_outcomes(found)
+        for done, picture in enumerate(table1_figures.PICTURES, start=1):
+            content = picture.render(outcomes, ("png",))["png"]
+            write_bytes(out / "figures" / f"{picture.name}.png", content)
+            show("figures", done, len(table1_figures.PICTURES), picture.name)
     console.print(_table(tables["checks"], "What theory predicts"))
     _print_failures(console, found.results)
     console.print(f"page: {out / 'table1.md'}   tables, figures, manifest: {out}")
@@ -251,19 +247,3 @@ def _print_failures(console: Console, results: Sequence[CellResult]) -> None:
     for r in results:
         if r.error:
             console.print(f"[red]{r.label} on {r.cell['problem']} failed: {escape(r.error)}[/red]")
-
-
-@contextlib.contextmanager
-def _stages(console: Console) -> Iterator[Show]:
-    """A bar for each stage."""
-    columns = (TextColumn("{task.description:36s}"), BarColumn(), TextColumn("{task.completed:.0f}"
-               "/{task.total:.0f}"), TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        bars: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int, what: str) -> None:
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage, total=total)
-            progress.update(bars[stage], completed=done, description=f"{stage}: {what}")
-
-        yield show

@@ -133,9 +133,14 @@ def log_log(panel: Any, **words: Any) -> None:
     panel.set(xscale="log", yscale="log", **words)
 
 
-def legend(figure: Any, panel: Any, columns: int = 4) -> None:
-    """One legend below all panels, from the labels of one of them."""
-    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+def legend(figure: Any, panels: Any, columns: int = 4, **style: Any) -> None:
+    """One legend below the figure, with each label of the panels, or of the only one, once."""
+    handles: dict[str, Any] = {}
+    for panel in np.ravel(panels):
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    where = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles.values(), handles, **where, **style)
 
 
 def plain(axis: Any, at: Sequence[float] | None = None) -> None:

@@ -38,7 +38,7 @@ from asgld.run import Progress, Run
 from asgld.run.stopping import Stop
 
 EVENTS = ("fall", "hold", "leave", "clear", "sosp", "mean")
-_WITHOUT_SADDLE = ("sosp", "mean")
+WITHOUT_SADDLE = ("sosp", "mean")
 # Steps between looks are this part of the steps taken.
 _LOOK, _SECOND_ORDER = 1 / 256, 1 / 64
 # A fall holds if f does not bounce back over half of it within so many steps.
@@ -83,49 +83,33 @@ class Exit:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Watch:
-    """Which events to look for; `exit` is None where no saddle is being left."""
-
-    eps: float
-    gamma: float
-    until: str | None
-    exit: Exit | None = None
-
-    @classmethod
-    def of(
-        cls, problem: Problem, saddle: int | None, *, eps: float, gamma: float, until: str | None
-    ) -> Watch:
-        """Watch a problem whose saddle of that number is the start; None for no saddle."""
-        if saddle is not None:
-            return cls(eps, gamma, until, Exit.of(problem, saddle))
-        if until not in (*_WITHOUT_SADDLE, "all", None):
-            raise ValueError(f"until={until!r}: a random start leaves no saddle; use 'sosp'")
-        return cls(eps, gamma, until)
-
-    @property
-    def events(self) -> tuple[str, ...]:
-        return _WITHOUT_SADDLE if self.exit is None else EVENTS
-
-    @property
-    def awaited(self) -> tuple[str, ...]:
-        """The events that end a run once every replica had them."""
-        if self.until is None:
-            return ()
-        return self.events if self.until == "all" else (self.until,)
-
-    def begin(self, oracle: Oracle, replicas: int) -> Looker:
-        """Watch one run."""
-        return Looker(self, oracle.free(), replicas)
-
-
 class Looker:
-    """A callback of `asgld.run.run` that notes when each replica has which event."""
+    """A callback of `asgld.run.run` that notes when each replica has which event.
 
-    def __init__(self, watch: Watch, free: Oracle, replicas: int) -> None:
-        self.watch, self.free, self.replicas = watch, free, replicas
-        self.found: dict[str, Columns] = {e: {} for e in watch.events}
-        self.is_found = {e: np.zeros(replicas, np.bool_) for e in watch.events}
+    Args:
+        free: the free view of the oracle of the run.
+        replicas: how many there are.
+        door: the saddle that is being left; None for a start elsewhere.
+        eps, gamma: of a second-order point.
+        until: the event that ends the run once every replica had it, "all" of them, or None.
+    """
+
+    def __init__(
+        self,
+        free: Oracle,
+        replicas: int,
+        door: Exit | None,
+        *,
+        eps: float,
+        gamma: float,
+        until: str | None,
+    ) -> None:
+        self.free, self.replicas, self.door = free, replicas, door
+        self.eps, self.gamma = eps, gamma
+        events = WITHOUT_SADDLE if door is None else EVENTS
+        self.awaited = events if until == "all" else () if until is None else (until,)
+        self.found: dict[str, Columns] = {event: {} for event in events}
+        self.is_found = {event: np.zeros(replicas, np.bool_) for event in events}
         self.steps = np.zeros(replicas)  # of each replica, while it runs
         self.next_look, self.next_test = 1, 1
         self.witnesses: dict[str, Tensor] = {}
@@ -146,8 +130,7 @@ class Looker:
             self._test(progress.x, used)
             self._note("mean", self._second_order("mean", self.tail.mean(), progress.active), used)
             self.tail.mark()
-        awaited = self.watch.awaited
-        return bool(awaited) and all(self.is_found[event].all() for event in awaited)
+        return bool(self.awaited) and all(self.is_found[event].all() for event in self.awaited)
 
     def finish(self, result: Run) -> dict[str, EventColumns]:
         """Look a last time, where each replica ended, and return what was found."""
@@ -157,7 +140,7 @@ class Looker:
         self._test(result.x, used)
         # A method that finished has chosen its output, and stays there.
         is_finished = np.array([stop is Stop.FINISHED for stop in result.stops])
-        if self.watch.exit is not None:
+        if self.door is not None:
             self._note("hold", is_finished & ~np.isnan(self.fell_at), self.at_fall)
         self._note("mean", self._second_order("mean", result.x, is_finished), used)
         if self.tail.count:
@@ -181,7 +164,7 @@ class Looker:
     # ---------------------------------------------------------------------------- leaving
 
     def _look(self, x: Tensor, used: Columns) -> None:
-        door = self.watch.exit
+        door = self.door
         if door is None:
             return
         if not self.is_found["hold"].all():
@@ -204,7 +187,7 @@ class Looker:
     def _test(self, x: Tensor, used: Columns) -> None:
         everyone = np.ones(self.replicas, np.bool_)
         self._note("sosp", self._second_order("sosp", x, everyone), used)
-        door = self.watch.exit
+        door = self.door
         if door is None or self.is_found["clear"].all():
             return
         is_far = (torch.linalg.vector_norm(x - door.center, dim=-1) >= 2.0 * door.radius).numpy()
@@ -218,10 +201,10 @@ class Looker:
         if not mask.any():
             return mask
         norms = torch.linalg.vector_norm(self.free.grad(x), dim=-1)
-        mask &= (norms <= self.watch.eps).numpy()
-        if math.isinf(self.watch.gamma):
+        mask &= (norms <= self.eps).numpy()
+        if math.isinf(self.gamma):
             return mask
-        return self._has_curvature_above(event, x, mask, self.watch.gamma)
+        return self._has_curvature_above(event, x, mask, self.gamma)
 
     def _has_curvature_above(
         self, event: str, x: Tensor, mask: BoolArray, bound: float

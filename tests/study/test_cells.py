@@ -38,6 +38,7 @@ def test_key_depends_on_everything_and_on_nothing_else() -> None:
     [
         ({"start": "here"}, "start='here'"),
         ({"until": "dawn"}, "until='dawn'"),
+        ({"until": "fall", "start": "random"}, "until='fall'"),
         ({"replicas": 0}, "replicas=0"),
     ],
 )

@@ -127,9 +127,3 @@ def test_second_order_test_agrees_with_eigenvalues_in_high_dimension() -> None:
     assert result.share("sosp") == 1.0
     assert not result.error
     assert all(v < subject.facts.minimum + 0.01 for v in result.ends["final_value"])
-
-
-def test_a_random_start_leaves_no_saddle() -> None:
-    result = measured(ESCAPE, start="random", until="fall")
-    assert "until='fall'" in result.error
-    assert math.isnan(result.median("fall"))

@@ -27,8 +27,8 @@ from asgld.methods import method
 from asgld.theory import Table1Row, table1
 from asgld.theory.plots import COLORS
 from asgld_study.cells import measure_cells
-from asgld_study.drawing import INK, panels, picture, series
-from asgld_study.engine import Outcomes, Size, Task, experiment
+from asgld_study.drawing import INK, legend, panels, picture, series
+from asgld_study.engine import Measured, Outcomes, Size, Task, experiment
 from asgld_study.judge import (
     LOG_D,
     LOGS,
@@ -104,6 +104,13 @@ def run_comparison(
     tuned = dict(zip(searches, found, strict=True))
     results = measure_cells(cells.all_cells(plan, tuned), **how, report=partial(report, "cells"))
     return Comparison(results, tuned)
+
+
+def as_outcomes(found: Comparison) -> Outcomes:
+    """The comparison as what the experiment gave, for pictures."""
+    values = [vars(result) for result in found.results if not result.error]
+    errors = [result.error for result in found.results if result.error]
+    return {"table1": Measured(EXPERIMENTS[0], values, errors)}
 
 
 @dataclass(frozen=True)
@@ -204,11 +211,7 @@ def table1_picture(o: Outcomes) -> Any:
         steps = [row.median_steps[dim] for dim in dims]
         axes[0, 1].plot(dims, steps, linestyle=dashes, **series(i), label=row.label)
     axes[0, 1].set(xscale="log", yscale="log", xlabel="d", ylabel="median steps to leave a saddle")
-    handles, names = (
-        [x for part in pair for x in part]
-        for pair in zip(*(p.get_legend_handles_labels() for p in axes.flat), strict=True)
-    )
-    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=7)
+    legend(figure, axes, 5, fontsize=7)
     return figure
 
 

@@ -14,6 +14,7 @@ from asgld_study.cells import CellResult
 from asgld_study.drawing import (
     INK,
     Picture,
+    legend,
     log_log,
     one_panel,
     outer,
@@ -65,7 +66,7 @@ def dimension_figure(o: Outcomes) -> Any:
         log_log(panel, title=f"{noise} noise, {'rotated' if rotated else 'aligned'}")
     plain(axes[0, 0].xaxis, sorted({int(k[2:]) for row in rows for k in row if k[:2] == "d="}))
     outer(axes, "dimension d", "median steps to fall below the saddle")
-    _legend(figure, axes)
+    legend(figure, axes, 6, fontsize=7)
     return figure
 
 
@@ -90,7 +91,7 @@ def accuracy_figure(o: Outcomes) -> Any:
         log_log(panel, title=title)
         plain(panel.xaxis, sorted({1.0 / r.tags["eps"] for r in found.select(sweep)}))
     outer(axes, "1/eps", "median cost")
-    _legend(figure, axes)
+    legend(figure, axes, 6, fontsize=7)
     return figure
 
 
@@ -154,7 +155,7 @@ def survival_figure(o: Outcomes) -> Any:
                 _survival(panel, result, "fall", "steps")
         panel.set(xscale="log", title=f"{noise} noise, d = {dim}")
     outer(axes, "steps k", "share that has not fallen")
-    _legend(figure, axes)
+    legend(figure, axes, 6, fontsize=7)
     return figure
 
 
@@ -177,7 +178,7 @@ def path_figure(o: Outcomes) -> Any:
     for panel in axes.flat[len(families) :]:
         panel.set_axis_off()
     outer(axes, "gradient-equivalents", "f above the lowest")
-    _legend(figure, axes)
+    legend(figure, axes, 6, fontsize=7)
     return figure
 
 
@@ -212,7 +213,7 @@ def profile_figure(o: Outcomes) -> Any:
         panel.set(xscale="log", title=oracle)
     axes.flat[-1].set_axis_off()
     outer(axes, "tau", f"share of {len(problems)} problems")
-    _legend(figure, axes)
+    legend(figure, axes, 6, fontsize=7)
     return figure
 
 
@@ -272,11 +273,12 @@ def compare_picture(results: Sequence[CellResult], title: str) -> Picture:
         _paths(axes[0, 0], results)
         axes[0, 0].set_ylabel("f above the lowest value seen")
         for result in results:
-            _survival(axes[0, 1], result, "sosp", "spent")
+            if not result.error:
+                _survival(axes[0, 1], result, "sosp", "spent")
         axes[0, 1].set(xscale="log", ylabel="share not yet at a second-order point")
         for panel in axes.flat:
             panel.set_xlabel("gradient-equivalents")
-        _legend(figure, axes)
+        legend(figure, axes, 6, fontsize=7)
         figure.suptitle(title)
         return figure
 
@@ -321,14 +323,3 @@ def _paths(panel: Any, results: Sequence[CellResult]) -> None:
     # A replica that runs off is not worth the axis.
     top = 30.0 * max((r.path["q50"][0] - lowest for r in results), default=1.0)
     log_log(panel, ylim=(5e-7, top))
-
-
-def _legend(figure: Any, axes: Any) -> None:
-    """One legend for all panels, each label once, in the order of the table."""
-    handles: dict[str, Any] = {}
-    for panel in axes.flat:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    labels = sorted(handles, key=lambda name: _ORDER.index(name) if name in _ORDER else 99)
-    figure.legend([handles[name] for name in labels], labels, loc="outside lower center", ncols=6,
-                  fontsize=7)  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from cell_cases import measured
 
 from asgld.problems import problem
-from asgld_study.sweep.engine import Cell, measure
+from asgld_study.cells import Cell
 
 # name: options, and a step size for alpha = 0
 PROBLEMS: dict[str, tuple[dict[str, Any], float]] = {
@@ -27,7 +27,7 @@ def from_saddle(name: str, method: str, **options: Any) -> Cell:
     shape = PROBLEMS[name][0]
     saddles = problem(name, **shape).facts.saddles
     strict = next(i for i, saddle in enumerate(saddles) if saddle.is_strict)
-    return Cell(name, method, shape, options, "saddle", strict, replicas=2, max_steps=3000,
+    return Cell(name, method, shape, options, "saddle", strict, replicas=2, max_steps=1500,
                 eps=0.05, gamma=0.05)  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_langevin_reaches_a_second_order_point_from_an_exact_saddle(name: str, l
             {"batch_size": 1, "batch_slope": 1.0} if "num_samples" in cell.problem_options else {}
         )
         cell = from_saddle(name, "asgld", lr=lr, sigma=0.01, alpha=0.0, beta=1.0, **growth)
-    result = measure(cell)
+    result = measured(cell)
     assert not result.error
     assert result.share("sosp") == 1.0
 
@@ -52,8 +52,8 @@ def test_langevin_reaches_a_second_order_point_from_an_exact_saddle(name: str, l
 def test_asg_needs_samples_that_differ_at_the_saddle() -> None:
     """The samples of `strict-saddle` differ at 0; those of the others all have a gradient of 0."""
     asg = {"lr": 0.5, "delta": 1e-3, "batch_size": 16}
-    assert measure(from_saddle("strict-saddle", "asg", **asg)).share("sosp") == 1.0
+    assert measured(from_saddle("strict-saddle", "asg", **asg)).share("sosp") == 1.0
     for name in ("mixture", "phase-retrieval", "deep-linear"):
-        stuck = measure(dataclasses.replace(from_saddle(name, "asg", **asg), max_steps=200))
+        stuck = measured(from_saddle(name, "asg", **asg), max_steps=200)
         assert stuck.ends["final_grad_norm"] == pytest.approx([0.0, 0.0], abs=1e-12)
         assert stuck.share("leave") == 0.0
