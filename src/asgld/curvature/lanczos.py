@@ -4,8 +4,8 @@ From a unit vector q_1, m products with H give
 
     H Q = Q T + beta_m q_{m+1} e_m',      T tridiagonal: diagonal alpha_j, off-diagonal beta_j,
 
-whose smallest eigenvalue theta_1 is a Rayleigh quotient, so lambda_min <= theta_1: that side is
-certain. The other side depends on chance alone.
+The smallest eigenvalue theta_1 of T is a Rayleigh quotient, so lambda_min <= theta_1 is certain.
+The other side depends on chance alone.
 
 **Bound.** Let v be a unit eigenvector, H v = lambda v with lambda < theta_1, and y = Q'v. Then
 
@@ -26,7 +26,7 @@ bounds holds. The bound uses neither lambda_max nor orthogonality of Q, only the
 
 **A priori.** With u^{1/2} q(u) = T_{2m-1}(u^{1/2}), a Chebyshev polynomial, as filter, the same
 argument gives theta_1 - lambda_min <= (lambda_max - theta_1) sinh^2(arccosh(1/t) / (2m - 1)):
-`steps_needed`. It is the worst case; (1) knows the actual Ritz values and is better where the
+`steps_needed`, the worst case. Bound (1) knows the actual Ritz values and is better where the
 spectrum has gaps.
 
 Kuczynski and Wozniakowski, "Estimating the largest eigenvalue by the power and Lanczos algorithms

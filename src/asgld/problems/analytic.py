@@ -121,14 +121,10 @@ class StrictSaddle(FiniteSum):
         return tuple(torch.from_numpy(unit) for unit in reflectors)
 
     def _to_eigenbasis(self, x: Tensor) -> Tensor:
-        for unit in self._reflectors:
-            x = x - 2.0 * (x @ unit).unsqueeze(-1) * unit
-        return x
+        return _reflected(x, self._reflectors)
 
     def _from_eigenbasis(self, y: Tensor) -> Tensor:
-        for unit in reversed(self._reflectors):
-            y = y - 2.0 * (y @ unit).unsqueeze(-1) * unit
-        return y
+        return _reflected(y, self._reflectors[::-1])
 
     def value(self, x: Tensor) -> Tensor:
         squares = self._to_eigenbasis(x).square()
@@ -188,6 +184,12 @@ class StrictSaddle(FiniteSum):
                 None if self.num_samples is None else float(self.rows[0].square().mean(0).max())
             ),
         )
+
+
+def _reflected(x: Tensor, units: tuple[Tensor, ...]) -> Tensor:
+    for unit in units:
+        x = x - 2.0 * (x @ unit).unsqueeze(-1) * unit
+    return x
 
 
 @dataclass(frozen=True)
