@@ -117,6 +117,8 @@ def measure(
         timers["jax vmap"] = jax
     part = max(steps // 20, 100)
     times: dict[tuple[str, int], list[float]] = {}
+    for timer in timers.values():
+        timer(problem, replicas, 50)  # what is loaded at first use is not measured
     for _ in range(rounds):
         for name, timer in timers.items():
             times.setdefault((name, replicas), []).append(timer(problem, replicas, steps))
