@@ -115,16 +115,14 @@ def measure(
     jax = jax_timer()
     if not isinstance(jax, str):
         timers["jax vmap"] = jax
-    part = max(steps // 10, 100)
+    part = max(steps // 20, 100)
     times: dict[tuple[str, int], list[float]] = {}
-    for number in range(rounds):
+    for timer in timers.values():
+        timer(problem, replicas, 50)  # what is loaded at first use is not measured
+    for _ in range(rounds):
         for name, timer in timers.items():
-            # The whole run once; the other rounds are parts of it, scaled up.
-            whole = steps if number == 0 else part
-            seconds = timer(problem, replicas, whole) * steps / whole
-            times.setdefault((name, replicas), []).append(seconds)
-        few = max(part // 4, 50)
-        alone = time_run(problem, 1, few) * steps / few * replicas
+            times.setdefault((name, replicas), []).append(timer(problem, replicas, steps))
+        alone = time_run(problem, 1, part) * steps / part * replicas
         times.setdefault(("one by one", replicas), []).append(alone)
         for count in scaling:
             if count != replicas:
