@@ -31,7 +31,7 @@ EXACT, NEAR = "#d94801", "#08519c"
 SPREAD = ("steps_median", "steps_low", "steps_high")
 
 
-def draw(folder: Path, results: Path = RESULTS) -> None:
+def draw(folder: Path, results: Path = RESULTS, dpi: int = 160) -> None:
     """Write all figures as PNG and SVG."""
     import matplotlib
 
@@ -51,7 +51,7 @@ def draw(folder: Path, results: Path = RESULTS) -> None:
     for name, figure in figures.items():
         for kind in ("png", "svg"):
             metadata = {"Date": None} if kind == "svg" else {}
-            figure.savefig(folder / f"{name}.{kind}", dpi=160, metadata=metadata)
+            figure.savefig(folder / f"{name}.{kind}", dpi=dpi, metadata=metadata)
         print(f"{folder.name}/{name}")
 
 

@@ -12,6 +12,7 @@ import statistics
 import sysconfig
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,7 @@ def scheduled(kind: str, step: int, steps: int) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
 
 
+@cache
 def library_source(limit: int) -> Tensor:
     """Up to `limit` bytes of the standard library's source, in the order of file names."""
     root = Path(sysconfig.get_paths()["stdlib"])

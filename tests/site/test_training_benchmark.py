@@ -217,7 +217,7 @@ def test_what_comes_back_has_not_left() -> None:
 
 
 def test_figures_are_drawn_from_the_files(results: Path, tmp_path: Path) -> None:
-    figures.draw(tmp_path, results)
+    figures.draw(tmp_path, results, dpi=40)
     for name in ("gpt", "gpt-64", "saddles", "saddles-lr", "few-data"):
         for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
