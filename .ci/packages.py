@@ -1,11 +1,11 @@
 """Install the built packages in empty environments, use them, and print a table.
 
-    make dist && python .ci/packages.py [--python 3.11 3.12 3.13] [--extra none scipy ... all]
+    make dist && python .ci/packages.py [--python 3.11 3.12 3.13] [--extra none scipy ... all study]
         [--patience SECONDS]
 
 Two wheels come from the source archive: one made with a C compiler, one where the compiler fails,
-as on a machine that has none. Each is installed without extras, with each extra alone, and with
-all, on every version of Python that is found.
+as on a machine that has none. Each is installed without extras, with each extra alone, with all,
+and with the study's wheel, on every version of Python that is found.
 
 torch is gigabytes where an index has it for GPUs only, so dependencies are installed once per
 version, with constraints.txt; each environment then gets links to what the wheel's metadata asks
@@ -54,15 +54,15 @@ PROBES = {
     "cli": "sys.argv = ['asgld', 'doctor']; asgld.cli.main()",
     "plot": "asgld.theory.plots.region_map(resolution=20)",
     "data": "f = problem('digits'); f.value(torch.zeros(f.dim, dtype=torch.float64))",
-    "sweep": "list(run_tasks(abs, [-1, -2], 2))",
 }
+# What the study adds to the command line. Without it, the line must end in an error that names it.
+STUDY = "sys.argv = ['asgld', 'reproduce', '--list']; asgld.cli.main()"
 # Run inside an environment: what works, and what those lines end in that do not.
 EXAMINE = """
 import json, pathlib, sys
 import numpy, torch
 import asgld, asgld.cli, asgld.theory.plots
 from asgld.problems import problem
-
 
 saddle = lambda x: x[0] ** 2 - x[1] ** 2 / 2 + x[1] ** 4 / 4
 assert asgld.minimize(saddle, torch.zeros(2), method="agld").success
@@ -163,10 +163,10 @@ class Store:
             ):
                 yield wanted
 
-    def link(self, wheel: Path, extra: str, site: Path) -> None:
-        """Link what the wheel requires with this extra, and all that requires, into `site`."""
+    def link(self, wheel: Path, study: Path | None, extra: str, site: Path) -> None:
+        """Link the requirements of the wheel, or of the study's, and theirs, into `site`."""
         own = required_by(wheel)
-        pending = list(self.applicable(own, {extra}))
+        pending = list(self.applicable(required_by(study) if study else own, {extra}))
         seen: set[str] = set()
         while pending:
             requirement = pending.pop()
@@ -218,7 +218,7 @@ def make_store(version: str, wheel: Path, folder: Path, patience: float) -> Stor
     subprocess.run([interpreter, "-m", "venv", "--without-pip", folder], check=True)
     # Most of what torch brings is never imported here: compiling all of it takes half a minute.
     install = [*pip_in(folder), "install", "--quiet", "--no-compile"]
-    failure = failure_of([*install, "-c", CONSTRAINTS, f"{wheel}[all]"], patience)
+    failure = failure_of([*install, "-c", CONSTRAINTS, f"{wheel}[all]", "joblib"], patience)
     if not failure:
         return Store(version, interpreter, site_of(folder, version))
     if "ResolutionImpossible" in failure:  # not the machine's fault, but that of what we ask for
@@ -262,14 +262,16 @@ def site_of(environment: Path, version: str) -> Path:
 
 def examine(store: Store, kind: str, wheel: Path, extra: str, folder: Path) -> Row:
     """Install the wheel with the extra, use it, and see what the missing extras say."""
+    study = the_one("*.whl", ROOT / "dist" / "study") if extra == "study" else None
     subprocess.run([store.interpreter, "-m", "venv", "--without-pip", folder], check=True)
-    store.link(wheel, extra, site_of(folder, store.version))
-    install = [*pip_in(folder), "install", "--quiet", "--no-index", "--no-deps", wheel]
+    store.link(wheel, study, extra, site_of(folder, store.version))
+    wheels = [wheel, study] if study else [wheel]
+    install = [*pip_in(folder), "install", "--quiet", "--no-index", "--no-deps", *wheels]
     subprocess.run(install, check=True)
     # Under the last, each environment would compile all that it imports from the store anew.
     hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
-        [folder / "bin" / "python", "-c", EXAMINE, json.dumps(PROBES)],
+        [folder / "bin" / "python", "-c", EXAMINE, json.dumps({**PROBES, "study": STUDY})],
         env={name: value for name, value in os.environ.items() if name not in hidden},
         cwd=folder,  # away from this tree, so that the installed package is the one imported
         capture_output=True,
@@ -283,7 +285,12 @@ def examine(store: Store, kind: str, wheel: Path, extra: str, folder: Path) -> R
     problems = []
     if step != ("fused" if kind == "compiled" else "foreach"):
         problems.append(f"the default step of the {kind} wheel is {step!r}")
-    given = set(PROBES) if extra == "all" else {extra} & set(PROBES)
+    given = set(PROBES) if extra in ("all", "study") else {extra} & set(PROBES)
+    told = endings.pop("study")
+    if (extra == "study") == bool(told):
+        problems.append(f"`asgld reproduce` with{'' if study else 'out'} the study: {told!r}")
+    elif "cli" in given and told and "asgld-study" not in told:
+        problems.append(f"the study is missing, but the error does not name it: {told}")
     for name, ending in endings.items():
         if name in given and ending:
             problems.append(f"{name} is installed, but: {ending}")
@@ -326,7 +333,7 @@ def examine_all(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    choices = ["none", *PROBES, "all"]
+    choices = ["none", *PROBES, "all", "study"]
     parser.add_argument("--python", nargs="+", default=list(VERSIONS), metavar="VERSION")
     parser.add_argument("--extra", nargs="+", default=choices, choices=choices)
     parser.add_argument(

@@ -1,18 +1,21 @@
 """Many chains at once: a thousand replicas of the paper's two-dimensional problem as one tensor.
 
     python benchmarks/chains.py               everything, to results/chains.csv (some minutes)
+    python benchmarks/chains.py --check       1000 replicas alone, nothing written; fails if `run`
+                                              takes longer than jax
     python benchmarks/chains.py --quick       seconds, nothing written
 
 AGLD on the estimation of two variances (`problem("variance")`), full gradients, noise on:
 
 - `run`: `asgld.run` on a tensor of shape (replicas, 2), with its oracle, counts and history;
-- `optimizer`: the bare loop `x.grad = grad(x); optimizer.step()`, to show what `run` adds;
+- `chains`: the bare loop `x.grad = grad(x); optimizer.step()`, to show what `run` adds;
 - `one by one`: `run` on one chain. A thousand of them take a thousand times as long: measured for a
   part of the steps, and **extrapolated**;
 - `jax vmap`: the same rule by `jax.vmap` and `lax.scan`, compiled, if jax is installed. The noise
   is jax's own.
 
-Times are of several rounds, contenders in turn; ratios are of medians. Two threads by default; use
+Times are of several rounds, contenders in turn; ratios are of medians: `over_chains` and `over_jax`
+say how many times as long a contender takes. Two threads by default; use
 `--threads 1` on a machine that others use too, where two threads wait for each other.
 """
 
@@ -34,7 +37,9 @@ from asgld.oracle import Oracle
 from asgld.problems import Variance
 from asgld.run import run
 
-REPLICAS, STEPS, THREADS = 1000, 20_000, 2
+REPLICAS, STEPS, THREADS, ROUNDS = 1000, 20_000, 2, 5
+# `run` may take this many times as long as jax.
+BOUND = 1.0
 LR, SIGMA = 0.1, 0.1
 SCALING = (1, 10, 100, 1000, 10_000, 100_000)
 
@@ -47,7 +52,7 @@ def time_run(problem: Variance, replicas: int, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def time_optimizer(problem: Variance, replicas: int, steps: int) -> float:
+def time_chains(problem: Variance, replicas: int, steps: int) -> float:
     x = torch.zeros(replicas, 2, dtype=torch.float64)
     optimizer = asgld.AGLD([x], lr=LR, sigma=SIGMA)
     began = time.perf_counter()
@@ -105,12 +110,12 @@ def measure(
     problem = Variance()
     timers: dict[str, Callable[[Variance, int, int], float]] = {
         "run": time_run,
-        "optimizer": time_optimizer,
+        "chains": time_chains,
     }
     jax = jax_timer()
     if not isinstance(jax, str):
         timers["jax vmap"] = jax
-    part = max(steps // 20, 100)
+    part = max(steps // 10, 100)
     times: dict[tuple[str, int], list[float]] = {}
     for number in range(rounds):
         for name, timer in timers.items():
@@ -118,7 +123,8 @@ def measure(
             whole = steps if number == 0 else part
             seconds = timer(problem, replicas, whole) * steps / whole
             times.setdefault((name, replicas), []).append(seconds)
-        alone = time_run(problem, 1, part) * steps / part * replicas
+        few = max(part // 4, 50)
+        alone = time_run(problem, 1, few) * steps / few * replicas
         times.setdefault(("one by one", replicas), []).append(alone)
         for count in scaling:
             if count != replicas:
@@ -129,10 +135,15 @@ def measure(
         "one by one": "extrapolated",
         "jax vmap": f"jax {_version('jax')}, compile time left out",
     }
-    reference = statistics.median(times["one by one", replicas])
+    medians = {key: statistics.median(seconds) for key, seconds in times.items()}
+
+    def over(median: float, name: str, count: int) -> float | str:
+        return median / medians[name, count] if (name, count) in medians else ""
+
+    reference = medians["one by one", replicas]
     rows = []
     for (name, count), seconds in times.items():
-        median = statistics.median(seconds)
+        median = medians[name, count]
         rows.append(
             {
                 "contender": name,
@@ -141,6 +152,8 @@ def measure(
                 **{k.replace("_us", "_s"): v / 1e6 for k, v in summarize(seconds).items()},
                 "chain_steps_per_s": count * steps / median,
                 "one_by_one_over_this": reference / median * count / replicas,
+                "over_chains": over(median, "chains", count),
+                "over_jax": over(median, "jax vmap", count),
                 "backend": asgld.AGLD([torch.zeros(2, dtype=torch.float64)]).backends[0].name,
                 "note": notes.get(name, ""),
             }
@@ -150,21 +163,35 @@ def measure(
     return rows
 
 
+def _ratio(row: dict[str, Any], name: str) -> str:
+    return f"{row[name]:5.2f} x {name.removeprefix('over_')}" if row[name] else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, and write nothing")
+    parser.add_argument("--check", action="store_true", help=f"fail if run > {BOUND} x jax")
     parser.add_argument("--threads", type=int, default=THREADS, help="of torch")
     arguments = parser.parse_args()
-    quick = arguments.quick
     torch.set_num_threads(arguments.threads)
-    rows = measure(2, 100, 400, (1, 100)) if quick else measure(5, REPLICAS, STEPS, SCALING)
+    if arguments.quick:
+        rows = measure(2, 100, 400, (1, 100))
+    else:
+        rows = measure(ROUNDS, REPLICAS, STEPS, () if arguments.check else SCALING)
     for row in sorted(rows, key=lambda r: (r["contender"], r["replicas"])):
         print(
             f"{row['contender']:11} {row['replicas']:7d} replicas {row['median_s']:10.2f} s for "
             f"{row['steps']} steps  {row['chain_steps_per_s']:12.0f} chain-steps/s  "
-            f"{row['one_by_one_over_this']:8.1f} x faster than one by one {row['note']}"
+            f"{row['one_by_one_over_this']:8.1f} x faster than one by one "
+            f"{_ratio(row, 'over_chains')} {_ratio(row, 'over_jax')} {row['note']}"
         )
-    if not quick:
+    if arguments.check:
+        ratio = next(r["over_jax"] for r in rows if r["contender"] == "run")
+        if not ratio:
+            raise SystemExit("no jax to compare with: pip install 'asgld[bench]'")
+        if ratio > BOUND:
+            raise SystemExit(f"run takes {ratio:.2f} x the time of jax: need at most {BOUND}")
+    elif not arguments.quick:
         write_csv(RESULTS / "chains.csv", rows)
 
 

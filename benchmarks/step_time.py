@@ -23,7 +23,6 @@ from measure import RESULTS, interleave, summarize, write_csv
 from torch import Tensor
 
 import asgld
-from asgld.noise import Layout
 from asgld.optim import plan
 
 BASELINE = "AdamW fused"
@@ -78,7 +77,7 @@ def ours() -> dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]]:
         "ASG loop": lambda p: asgld.ASG(p, foreach=False),
         "ASG foreach": lambda p: asgld.ASG(p, foreach=True),
     }
-    reason = plan.unavailable_reason([torch.zeros(1)], [Layout.whole(1)])
+    reason = plan.unavailable_reason([torch.zeros(1)])
     if reason is None:
         contenders |= {
             "ASGLD fused": lambda p: asgld.ASGLD(p, fused=True),

@@ -254,7 +254,7 @@ class GPTWork:
     def __init__(
         self, quick: bool, device: str, *, batch: int, compiles: bool, first_seed: int
     ) -> None:
-        self.is_quick, self.steps = quick, 20 if quick else 1000
+        self.is_quick, self.steps = quick, 10 if quick else 1000
         self.context, self.batch = (32, 4) if quick else (256, batch)
         size = (1, 32, 2) if quick else (6, 384, 6)
         self.seeds = range(first_seed, first_seed + NUM_SEEDS)
@@ -273,7 +273,7 @@ class GPTWork:
             offsets = torch.randint(limit, shape, generator=other)
         self.offsets = offsets.to(device)
         limit = len(self.check) - self.context - 1
-        shape = (2 if quick else 8, 1, 64)
+        shape = (1, 1, 16) if quick else (8, 1, 64)
         self.check_offsets = torch.randint(limit, shape, generator=generator).to(device)
         self.check_offsets = self.check_offsets.expand(-1, NUM_SEEDS, -1)
         self.chosen = self.offsets[0].clone()

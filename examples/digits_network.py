@@ -17,9 +17,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from asgld._minimize import Result, minimize
+from asgld import Result, minimize
 
-NUM_IMAGES, HIDDEN, BATCH_SIZE, WEIGHT_PENALTY = 600, 6, 64, 1e-3
+NUM_IMAGES, HIDDEN, BATCH_SIZE, WEIGHT_PENALTY = 200, 6, 64, 1e-3
 
 
 def main() -> dict[str, Result]:
@@ -50,7 +50,7 @@ def main() -> dict[str, Result]:
     results = {}
     for method in ("asg", "asgld"):
         results[method] = minimize(
-            loss, start, method=method, batch_size=BATCH_SIZE, max_steps=600, **samples
+            loss, start, method=method, batch_size=BATCH_SIZE, max_steps=400, **samples
         )
         result = results[method]
         print(f"{method}: accuracy {accuracy(torch.as_tensor(result.x)):.3f}. {result.message}")

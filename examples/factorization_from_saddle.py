@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from asgld._minimize import Result, minimize
+from asgld import Result, minimize
 
 SIZE, RANK = 8, 2
 
@@ -26,8 +26,8 @@ def main() -> dict[str, Result]:
 
     start = torch.zeros(SIZE * RANK)
     results = {name: minimize(misfit, start, method=name) for name in ("lbfgs", "asg", "agld")}
-    # Ten chains at once, each with noise of its own.
-    results["agld, 10 chains"] = minimize(misfit, start, method="agld", replicas=10)
+    # Four chains at once, each with noise of its own.
+    results["agld, 4 chains"] = minimize(misfit, start, method="agld", replicas=4)
     # Without noise, but told to go on from a saddle along its direction of negative curvature.
     results["asg, escape"] = minimize(misfit, start, method="asg", escape=True)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from asgld._minimize import Result, minimize
+from asgld import Result, minimize
 
 SHAPE, SCALE, NUM_SAMPLES = 2.5, 0.4, 2000
 

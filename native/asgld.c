@@ -1,9 +1,9 @@
 /* One optimizer step over a list of tensors, behind a plain C interface.
  *
  * asgld/optim/_native.py is the only caller. All elements of the list, in order, form one range
- * that the threads share in chunks, so many small tensors are as parallel as a large one. Each
- * element's result depends on that element alone: neither the number of threads nor the chunks nor
- * the order of the list shows in it. */
+ * that the threads share in chunks, so many small tensors are as parallel as a large one. The
+ * result of an element depends on that element alone, not on the number of threads, the chunks or
+ * the order of the list. */
 #include "convert.h"
 #include "wider.h"
 
@@ -13,7 +13,7 @@ typedef struct {
     void *param;
     const void *grad;
     void *sum;
-    void *momentum; /* in the working precision, as large as the parameter; no momentum is NULL */
+    void *momentum; /* in the working precision, or NULL without momentum */
     int64_t *step; /* steps taken so far; the call adds one */
     int64_t count;
     /* Element j of a shard is element offset + j / row_length * row_stride + j % row_length of the
@@ -24,7 +24,7 @@ typedef struct {
 } tensor;
 
 typedef struct {
-    /* The numbers of `Rule` in asgld/optim/rule.py, in its order. What is None there is NAN. */
+    /* The numbers of `Rule` in asgld/optim/rule.py, in its order; NAN stands for None. */
     double lr, alpha, beta, sigma, delta, d_init, weight_decay;
     double decay, momentum, clip, annealing, opposed, noise, noise_bound;
     double grad_factor;
@@ -32,7 +32,7 @@ typedef struct {
     int32_t maximize, stochastic_rounding, threads;
 } options;
 
-enum { STAGE = 2048 }; /* elements that are converted at a time; three buffers fit the L1 cache */
+enum { STAGE = 2048 }; /* elements per conversion; three buffers fit the L1 cache */
 
 typedef struct {
     const options *o;
@@ -41,12 +41,12 @@ typedef struct {
     rule64 rule64;
     power drift_power, noise_power;
     power64 drift_power64, noise_power64;
-    double planned; /* the least D that the powers are planned for; NAN for none */
+    double planned; /* the least D that the powers serve; NAN before the first plan */
     int is_planned_for_double;
-    int is_wide; /* what follows is for the wider rule, what precedes for the paper's */
+    int is_wide; /* use the fields below, of the wider rule; else those above, of the paper's */
     wide_rule wide;
     wide_power wide_drift_power, wide_noise_power;
-    int64_t planned_step; /* that `wide` is planned for; -1 for none */
+    int64_t planned_step; /* the step of `wide`; -1 before the first plan */
 } step_plan;
 
 /* Standard deviation of the noise, before D and annealing scale it. */
@@ -77,7 +77,7 @@ static void plan_step(step_plan *p, const options *o) {
     p->planned_step = -1;
 }
 
-/* What depends on the steps that a tensor has taken, and on whether it is of doubles. */
+/* Plan what depends on a tensor's step count and precision. */
 static void plan_tensor(step_plan *p, const tensor *t) {
     int is_double = t->param_type == FLOAT64;
     double shift = p->o->d_init + p->o->delta * (double)*t->step;
@@ -116,7 +116,7 @@ static wide_rule coefficients_of(const options *o, int64_t step) {
     }
     if (!isnan(o->noise_bound) && w.noise != 0.0 && o->beta < INFINITY)
         w.shift += pow(w.noise / (o->noise_bound * o->lr * sqrt(later)), 2.0 / o->beta);
-    if (fills && step == 0) { /* the first gradient has no D to be scaled by: it moves nothing */
+    if (fills && step == 0) { /* there is no D yet to scale the first gradient: it moves nothing */
         w.lr = w.noise = w.correction = w.gain = 0.0;
         w.shift = 1.0;
     }
@@ -139,7 +139,7 @@ static void plan_wide(step_plan *p, const tensor *t) {
     k->drift_power64 = &p->drift_power64;
     k->noise_power64 = &p->noise_power64;
     double drift = -p->o->alpha / 2, quiet = -p->o->beta / 2;
-    double smallest = fmax(k->shift, 0x1p-40); /* an average may have nothing to be added to */
+    double smallest = fmax(k->shift, 0x1p-40); /* the shift of an average may be 0 */
     if (is_double) {
         if (k->alpha == GENERAL) plan_power64(&p->drift_power64, drift, 1.0, smallest);
         if (k->beta == GENERAL) plan_power64(&p->noise_power64, quiet, 1.0, smallest);
@@ -149,15 +149,16 @@ static void plan_wide(step_plan *p, const tensor *t) {
     }
 }
 
-static void draw_words(const draw *d, uint64_t index, int64_t count, uint32_t *out) {
+/* The words that round elements [index, index + count). */
+static void draw_words(draw d, uint64_t index, int64_t count, uint32_t *out) {
     philox x;
     uint32_t words[BLOCK];
     int64_t skip = (int64_t)(index % BLOCK);
-    philox_begin(&x, d, index);
+    d.purpose = ROUND;
+    philox_begin(&x, &d, index);
     for (int64_t i = 0; i < count; skip = 0) {
         int64_t part = BLOCK - skip < count - i ? BLOCK - skip : count - i;
-        if (d->purpose == ROUND) next_words(&x, ROUNDS_OF_ROUND, words);
-        else next_words(&x, ROUNDS, words);
+        next_words(&x, ROUNDS_OF_ROUND, words);
         memcpy(out + i, words + skip, (size_t)part * sizeof *words);
         i += part;
     }
@@ -179,8 +180,7 @@ static void store_stage(const step_plan *p, const tensor *t, float *param, float
                         int64_t at, int64_t count, uint64_t index, draw noise) {
     if (p->o->stochastic_rounding && (is_narrow(t->param_type) || is_narrow(t->sum_type))) {
         uint32_t words[STAGE];
-        noise.purpose = ROUND;
-        draw_words(&noise, index, count, words);
+        draw_words(noise, index, count, words);
         if (is_narrow(t->param_type)) dither(t->param_type, param, words, count);
         for (int64_t i = 0; i < count; i++) words[i] >>= 16; /* the other half is for the sum */
         if (is_narrow(t->sum_type)) dither(t->sum_type, sum, words, count);
@@ -189,8 +189,7 @@ static void store_stage(const step_plan *p, const tensor *t, float *param, float
     narrow(t->sum_type, sum, t->sum, at, count);
 }
 
-/* Consecutive elements whose dtypes, or whose gradient scale, the kernel does not take as they
- * are: they pass through float32 buffers. */
+/* Update consecutive elements through float32 buffers, for other dtypes and scaled gradients. */
 static void update_staged(const step_plan *p, const tensor *t, int64_t at,
                           int64_t count, uint64_t index, draw noise) {
     float param[STAGE], grad[STAGE], sum[STAGE];
@@ -209,11 +208,11 @@ static void update_staged(const step_plan *p, const tensor *t, int64_t at,
     }
 }
 
-/* Elements of the wider rule that get their normals, and are then updated, at a time. So few that
- * memory is not left waiting while normals are drawn. A multiple of BLOCK. */
+/* Elements of the wider rule per pass: draw their normals, then update them. So few that memory
+ * does not wait long for the normals. A multiple of BLOCK. */
 enum { WIDE_STAGE = 256 };
 
-/* Where `count` elements can be worked on: in the tensor, or in a copy padded to whole vectors. */
+/* A place to update `count` elements: the tensor itself, or a copy padded to whole vectors. */
 static float *stage_of(int type, const void *from, int64_t at, float *copy, int64_t count) {
     if (type == FLOAT32 && count % LANES == 0) return (float *)from + at;
     widen(type, from, at, copy, count);
@@ -221,7 +220,7 @@ static float *stage_of(int type, const void *from, int64_t at, float *copy, int6
     return copy;
 }
 
-/* Consecutive elements under the wider rule. */
+/* Update consecutive elements by the wider rule. */
 static void update_wide_staged(const step_plan *p, const tensor *t, int64_t at,
                                int64_t count, uint64_t index, draw noise) {
     float copy[4][WIDE_STAGE], z[WIDE_STAGE + BLOCK];
@@ -244,7 +243,7 @@ static void update_wide_staged(const step_plan *p, const tensor *t, int64_t at,
     }
 }
 
-/* Elements [at, end) of a tensor, run by run. */
+/* Update elements [at, end) of a tensor, run by run. */
 static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) {
     if (p->is_wide) plan_wide(p, t);
     else plan_tensor(p, t);
@@ -276,7 +275,7 @@ static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) 
     }
 }
 
-/* Elements [from, to) of the list. */
+/* Update elements [from, to) of the list. */
 static void update_range(step_plan *p, const tensor *tensors, int64_t from, int64_t to) {
     int64_t begin = 0;
     for (const tensor *t = tensors; begin < to; begin += t->count, t++) {
@@ -286,11 +285,11 @@ static void update_range(step_plan *p, const tensor *tensors, int64_t from, int6
     }
 }
 
-/* A chunk is worth the time of handing it out; below the smallest a second thread does not pay. */
+/* Largest and smallest chunk of a thread. Below the smallest a second thread does not pay. */
 enum { CHUNK = 1 << 15, SMALLEST = 1 << 13 };
 
-/* Where noise is drawn, arithmetic sets the pace, and small chunks let a thread that is held up do
- * less. Without noise memory does, and serves one long stream per thread best. */
+/* With noise, arithmetic sets the pace, and small chunks let a delayed thread do less of the work.
+ * Without noise, memory sets the pace, and serves one long stream per thread best. */
 static int64_t chunk_of(int64_t total, const options *o) {
     int64_t pieces = draws(o) ? 8 * o->threads : o->threads;
     int64_t chunk = (total + pieces * BLOCK - 1) / (pieces * BLOCK) * BLOCK;
@@ -323,7 +322,7 @@ EXPORT int32_t asgld_can_count(const tensor *tensors, int64_t number) {
     return 1;
 }
 
-/* Return 0, or, with nothing changed, 1 if a step count does not fit the noise counter. */
+/* Take a step and return 0. Or change nothing and return 1: a step count does not fit the counter. */
 EXPORT int32_t asgld_step(const tensor *tensors, int64_t number, const options *o) {
     int64_t total = 0;
     if (!asgld_can_count(tensors, number)) return 1;
@@ -332,33 +331,3 @@ EXPORT int32_t asgld_step(const tensor *tensors, int64_t number, const options *
     for (int64_t i = 0; i < number; i++) ++*tensors[i].step;
     return 0;
 }
-
-/* For tests: the words and normals of elements [index, index + count). */
-EXPORT void asgld_words(uint64_t seed, uint32_t stream, uint32_t step, uint32_t purpose,
-                        uint64_t index, int64_t count, uint32_t *out) {
-    draw d = {seed, stream, step, purpose};
-    for (int64_t part; count > 0; index += (uint64_t)part, out += part, count -= part) {
-        uint64_t room = next_high_word(index) - index;
-        part = (uint64_t)count < room ? count : (int64_t)room;
-        draw_words(&d, index, part, out);
-    }
-}
-
-EXPORT void asgld_normals(uint64_t seed, uint32_t stream, uint32_t step, uint64_t index,
-                          int64_t count, int32_t is_double, void *out) {
-    draw d = {seed, stream, step, UPDATE};
-    philox x;
-    float z[BLOCK];
-    double z64[BLOCK];
-    for (int64_t i = 0; i < count; i++, index++) {
-        if (i == 0 || index % BLOCK == 0) {
-            philox_begin(&x, &d, index);
-            if (is_double) next_normals64(&x, z64);
-            else next_normals(&x, z);
-        }
-        if (is_double) ((double *)out)[i] = z64[index % BLOCK];
-        else ((float *)out)[i] = z[index % BLOCK];
-    }
-}
-
-EXPORT int32_t asgld_lanes(void) { return LANES; }

@@ -1,4 +1,4 @@
-/* Between float32 and what is stored, and rounding at random. */
+/* Conversions between float32 and the stored dtypes, and stochastic rounding. */
 #ifndef ASGLD_CONVERT_H
 #define ASGLD_CONVERT_H
 
@@ -37,7 +37,7 @@ INLINE uint16_t to_float16(float x) {
 
 INLINE float of_float16(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, size = half & 0x7fff;
-    if (size >= 0x7c00) /* infinite, or not a number, which becomes a quiet one */
+    if (size >= 0x7c00) /* infinite or NAN, which becomes a quiet NAN */
         return of_bits(sign | 0x7f800000 | size << 13 | (size > 0x7c00 ? 1u << 22 : 0));
     float x = size < 0x400 ? (float)size * 0x1p-24f : of_bits((size << 13) + 0x38000000);
     return of_bits(sign | bits_of(x));

@@ -11,19 +11,19 @@ enum { BLOCK = 2 * LANES, ROUNDS = 10, ROUNDS_OF_ROUND = 7 };
 static const uint32_t PHILOX_0 = 0xD2511F53u, PHILOX_1 = 0xCD9E8D57u;
 static const uint32_t WEYL_0 = 0x9E3779B9u, WEYL_1 = 0xBB67AE85u;
 
-/* What words are for, as in asgld/noise.py. */
+/* The purposes of words in asgld/noise.py. */
 enum { UPDATE, ROUND };
 
 INLINE int rounds_of(uint32_t purpose) { return purpose == ROUND ? ROUNDS_OF_ROUND : ROUNDS; }
 
-/* Which words: all that a counter holds but the number of the four elements it serves. */
+/* The key, and the counter without the block number. */
 typedef struct {
     uint64_t seed;
     uint32_t stream, step, purpose;
 } draw;
 
-/* What is the same for all blocks of a run. Of the first three rounds' inputs only q low varies
- * along a run, so what the other counter words contribute is worked out here, once. */
+/* The part of Philox that all blocks of a run share. Of the counter words only q low varies along a
+ * run, so the share of the other words in the first three rounds is computed once. */
 typedef struct {
     uint32_t key[2 * ROUNDS];
     uint32_t mix_0, mix_1a, mix_1b, mix_2; /* constants of rounds 0, 1, 1 and 2 */
@@ -175,7 +175,7 @@ INLINE void angle_step(int step, const coefficients *k, block *b) {
     }
 }
 
-/* Where the steps of the transform lie, relative to its first. A square root takes its time. */
+/* Steps of the transform, counted from its first one. The gap before JOIN_AT hides a square root. */
 enum { ANGLE_AT = 7, JOIN_AT = 20, NORMAL_STEPS = 22 };
 
 INLINE void normal_step(int step, const coefficients *k, block *b) {
@@ -212,8 +212,8 @@ INLINE void next_normals(philox *x, float *z) {
     store(z + LANES, b.z_high);
 }
 
-/* The normals of the next GROUP blocks, in order, step by step for all of them: one alone is a
- * chain of dependent steps that leaves the processor idle. */
+/* The normals of the next GROUP blocks, in order. Each step is done for all blocks before the next
+ * step: one block alone is a chain of dependent steps that leaves the processor idle. */
 enum { GROUP = 4 };
 
 INLINE void next_group(philox *x, float *z) {
@@ -231,7 +231,7 @@ INLINE void next_group(philox *x, float *z) {
     }
 }
 
-/* Split a run at this index: behind it the high word of q changes. */
+/* The index at which to split a run, since the high word of q changes there. */
 INLINE uint64_t next_high_word(uint64_t index) { return ((index >> 34) + 1) << 34; }
 
 #endif

@@ -60,7 +60,7 @@ static void plan_power(power *p, double exponent, double scale, double smallest)
         p->table[(uint32_t)e % ORDERS] = (float)entry;
 }
 
-/* Replace the results of those d that are out of range: huge, infinite, not a number, zero. */
+/* Replace the results where d is out of range: huge, infinite, NAN, zero. */
 static __attribute__((noinline, cold)) void mend_powers(
     const power *p, power_range range, const float *d, float *result) {
     for (int i = 0; i < LANES; i++) {

@@ -49,9 +49,9 @@ INLINE f32v splat(float x) {
     return (f32v)splat_word(bits);
 }
 
-/* Where one vector takes all of a load port, constants are better broadcast from memory, two at a
- * time, than kept as vectors, of which there are more than registers. The compiler would keep them;
- * so it may not know that this is the same pointer every time. */
+/* Return the pointer, but hide from the compiler that it is the same one every time. With 16 lanes
+ * there are more constants than registers. The compiler would keep the constants as vectors, and
+ * broadcasting them from memory is faster. */
 INLINE const void *opaque(const void *pointer) {
 #if LANES == 16
     __asm__ volatile("" : "+r"(pointer));
@@ -103,7 +103,7 @@ INLINE f32v fma32(f32v a, f32v b, f32v c) { return V(fmadd_ps)(a, b, c); }   /* 
 INLINE f32v fms32(f32v a, f32v b, f32v c) { return V(fmsub_ps)(a, b, c); }   /* ab - c */
 INLINE f32v fnma32(f32v a, f32v b, f32v c) { return V(fnmadd_ps)(a, b, c); } /* c - ab */
 INLINE f32v sqrt32(f32v a) { return V(sqrt_ps)(a); }
-INLINE f32v clamp32(f32v a, f32v bound) { /* not a number stays what it is */
+INLINE f32v clamp32(f32v a, f32v bound) { /* NAN stays NAN */
     return V(min_ps)(bound, V(max_ps)(-bound, a));
 }
 INLINE f32v interleave_low(f32v a, f32v b) { return V(unpacklo_ps)(a, b); }

@@ -4,8 +4,8 @@
  * So the loop is pipelined by hand: while the first words of one block are multiplied, an earlier
  * block is in its last rounds, one before that in its logarithm, and the oldest is updated. An
  * iteration has n phases and performs, in phase i, step i of the youngest block, step i + n of the
- * next and so on. What depends on each other is then a phase apart at least, and the processor has
- * independent work at hand. The one knob n trades that distance against registers. */
+ * next and so on. Dependent steps are then at least a phase apart, and the processor always has
+ * independent work. A larger n means more distance and more registers. */
 #ifndef ASGLD_UPDATE_H
 #define ASGLD_UPDATE_H
 
@@ -39,7 +39,7 @@ INLINE f32v quotient(int kind, float scale, f32v d, f32v root) {
     return kind == ROOT ? splat(scale) / root : kind == WHOLE ? splat(scale) / d : splat(scale);
 }
 
-/* What one half of a block, a vector, needs beside its normals. */
+/* The data of one half of a block, which is one vector, without its normals. */
 typedef struct {
     f32v d, root, grad, drift, quiet; /* drift and quiet are the factors of gradient and noise */
     split split;
@@ -66,8 +66,8 @@ enum { SIMPLE_PHASES = NOISY_STEPS, GENERAL_PHASES = NOISY_STEPS };
 enum { MAX_DEPTH = (NOISY_STEPS + SIMPLE_PHASES - 1) / SIMPLE_PHASES };
 enum { HISTORY = 8 }; /* blocks whose D is remembered; at least MAX_DEPTH */
 
-/* Where a block's elements are. Blocks before the first and behind the last are computed as well,
- * on memory that no one reads; a block that the run fills in part works on a padded copy. */
+/* The place of a block's elements. The pipeline also computes blocks before the first and behind
+ * the last, on memory that is not read. A block that is partly in the run works on a padded copy. */
 typedef struct {
     float param[BLOCK], grad[BLOCK], sum[BLOCK];
 } padded;
@@ -178,7 +178,7 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
     const int philox_at = normal_at - PHILOX_STEPS;
     const int metric_at = is_general ? final_at + 2 - POWER_STEPS : final_at - SIMPLE_STEPS;
 
-    const rule copy = *given, *k = &copy; /* which no store into a tensor can alias */
+    const rule copy = *given, *k = &copy; /* no store into a tensor can alias it */
     float history[HISTORY][BLOCK];
     work w[MAX_DEPTH] = {0};
     frame f;
@@ -212,7 +212,7 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
 
 /* Without noise nothing is drawn, and memory, not arithmetic, sets the pace. */
 INLINE void update_quiet(int alpha, const rule *given, place at, int64_t count) {
-    const rule copy = *given, *k = &copy; /* which no store into a tensor can alias */
+    const rule copy = *given, *k = &copy; /* no store into a tensor can alias it */
     UNROLL_BY_4 for (int64_t i = 0; i < count; i += LANES) {
         f32v sum = load(at.sum + i), grad = load(at.grad + i), x = load(at.param + i);
         f32v d = sum + k->shift, drift = d;

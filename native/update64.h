@@ -37,7 +37,7 @@ INLINE f64v fma64(f64v a, f64v b, f64v c) {
 #endif
 }
 
-/* Not a number stays what it is. */
+/* NAN stays NAN. */
 INLINE f64v clamp64(f64v a, double bound) {
 #if LANES > 4
     const f64v most = (f64v){0} + bound;
@@ -178,7 +178,7 @@ INLINE f64v factor_of(int kind, double scale, const power64 *power, f64v d) {
 typedef struct {
     double *param;
     const double *grad;
-    double *sum, *momentum; /* no momentum is NULL */
+    double *sum, *momentum; /* NULL without momentum */
 } place64;
 
 /* Update the block at a place. */
@@ -199,7 +199,7 @@ INLINE void update_block64(const void *rule, place64 at, const double *z) {
     }
 }
 
-/* Block by block; one that the run fills in part works on a padded copy. */
+/* Update block by block. A block that is partly in the run works on a padded copy. */
 INLINE void update_blocks64(block64 *update, const void *rule, place64 at, int64_t count,
                             uint64_t index, const draw *noise, int has_noise) {
     philox x;
@@ -231,7 +231,7 @@ INLINE void update_blocks64(block64 *update, const void *rule, place64 at, int64
 
 static void update64(const rule64 *given, place64 at, int64_t count, uint64_t index,
                      const draw *noise) {
-    const rule64 copy = *given; /* which no store into a tensor can alias */
+    const rule64 copy = *given; /* no store into a tensor can alias it */
     update_blocks64(update_block64, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }
 

@@ -1,14 +1,14 @@
 /* The step with a D that forgets, momentum, a bound on the scaled gradient, annealed noise.
  *
- * Each of them is a coefficient or two, and without them the coefficients are 1 and infinity, so
- * one loop serves every combination. Normals come from a buffer. That is simpler than the pipeline
- * of update.h and slower: only what the processor finds by itself overlaps with drawing them. */
+ * Each knob is one coefficient or two, which are 1 or infinity without the knob, so one loop serves
+ * every combination. Normals come from a buffer. This is simpler than the pipeline of update.h, and
+ * slower, since drawing and updating overlap only as far as the processor looks ahead. */
 #ifndef ASGLD_WIDER_H
 #define ASGLD_WIDER_H
 
 #include "update64.h"
 
-/* d^c for all normal d below 2^126: a D that forgets has no smallest value to begin a table at.
+/* d^c for all normal d below 2^126, since a D that forgets has no smallest value for a table.
  * With e = 32 h + j one table holds 2^(c (j - 16)), another 2^(c (32 h + 16)). */
 typedef struct {
     power near;
@@ -29,11 +29,11 @@ static void plan_wide_power(wide_power *p, double exponent) {
     p->range = (power_range){smallest, exponent < -1.0 ? 0 : largest - smallest};
 }
 
-/* What all elements of a tensor share at a step. The first line is that of Coefficients in
+/* The numbers that all elements of a tensor share at a step. The first line are the Coefficients of
  * asgld/optim/functional.py. */
 typedef struct {
     double lr, noise, keep, correction, shift, bound, gain;
-    double inertia;       /* what momentum keeps */
+    double inertia;       /* factor of the old momentum */
     double opposed;       /* factor of momentum against the newest gradient */
     double decay, weight; /* S becomes decay S + weight g^2 */
     double grad_factor;   /* negative to maximize */
@@ -58,9 +58,8 @@ INLINE f32v inverse_power(int kind, const wide_power *p, f32v d) {
     return result;
 }
 
-/* What a step takes of momentum m: max(opposed, the product of its sign and that of g) times m.
- * Comparisons, not a product, which could vanish; and with all of them false, what is not a number
- * stays. */
+/* The step along momentum m: m times max(opposed, sign(m) sign(g)). The signs are compared, since
+ * the product m g could vanish. NAN makes all comparisons false, so NAN stays. */
 INLINE f32v heeded(float opposed, f32v m, f32v g) {
     if (opposed == 1.0f) return m;
     u32v against = (u32v)(((m < 0.0f) & (g >= 0.0f)) | ((m > 0.0f) & (g <= 0.0f)));
@@ -75,8 +74,8 @@ INLINE f64v heeded64(double opposed, f64v m, f64v g) {
     return (f64v)(opposed < 0.0 ? taken & (i64v)(g != 0.0) : taken);
 }
 
-/* Update `count` elements and, where that is no whole number of vectors, padding behind them.
- * `momentum` and `z` are NULL where there are none. */
+/* Update `count` elements, and padding behind them up to a whole number of vectors. `momentum` and
+ * `z` may be NULL. */
 static void update_wide(const wide_rule *k, float *param, const float *grad, float *sum,
                         float *momentum, const float *z, int64_t count) {
     const f32v lr = splat((float)k->lr), noise = splat((float)k->noise);
@@ -131,7 +130,7 @@ INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
 
 static void update_wide64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
                           const draw *noise) {
-    const wide_rule copy = *given; /* which no store into a tensor can alias */
+    const wide_rule copy = *given; /* no store into a tensor can alias it */
     update_blocks64(update_wide_block64, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import asgld
-from asgld.noise import Layout
 from asgld.optim import plan
 from asgld.optim.rule import Rule
 
@@ -42,7 +41,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "loop": {"foreach": False, "fused": False},
     "foreach": {"foreach": True},
 }
-if plan.unavailable_reason([torch.zeros(1)], [Layout.whole(1)]) is None:
+if plan.unavailable_reason([torch.zeros(1)]) is None:
     BACKENDS["fused"] = {"fused": True}
 RULE: dict[str, Any] = {
     "lr": 0.1,

@@ -59,5 +59,5 @@ def step(
     momenta = None if average is None else [average]
     knobs = {**KNOBS, **knobs}
     take_kernel_step(
-        _native.Table, [param], [grad], [total], [STREAM], [k], [layout], momenta, **knobs
+        _native.CpuTable, [param], [grad], [total], [STREAM], [k], [layout], momenta, **knobs
     )

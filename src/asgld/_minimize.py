@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -115,18 +115,17 @@ def minimize(
     start, is_torch = _read_start(x0, replicas)
     dim = start.shape[-1]
     box = None if bounds is None else Box.of(bounds, dim, transform)
-    function = _as_function(fun, start, is_torch, jac, hvp, hess, num_samples, box)
+    function = _as_function(fun, start, is_torch, box, num_samples, jac=jac, hvp=hvp, hess=hess)
     if function.dim != dim:
         raise ValueError(f"x0 has {dim} coordinates, the problem has {function.dim}")
-    task = Minimization(
-        Landscape(function, box, start, budget),
-        _as_method(method, options),
-        tol=tol,
-        gamma=gamma,
-        max_steps=max_steps,
-        seed=seed,
-        is_torch=is_torch,
-    )
+    if isinstance(method, str):
+        method = make_method(method, **options)
+    elif options:
+        raise TypeError(
+            f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
+        )
+    land = Landscape(function, box, start, budget)
+    task = Minimization(land, method, tol, gamma, max_steps, seed, is_torch)
     task.search(callback, progress, record or Record(), checkpoint)
     if polish:
         task.polish()
@@ -141,8 +140,7 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
     is_torch = isinstance(x0, Tensor)
     point = x0.detach() if is_torch else torch.from_numpy(np.array(x0, dtype=np.float64))
     point = point.to("cpu", torch.float64)
-    if point.dim() == 0:
-        point = point.reshape(1)
+    point = point.reshape(1) if point.dim() == 0 else point
     if point.dim() > 2 or point.numel() == 0:
         raise ValueError(
             f"x0 has shape {tuple(point.shape)}: need (d,); flatten larger shapes and reshape "
@@ -168,28 +166,21 @@ def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
 
 
 def _as_function(
-    fun: Any,
-    start: Tensor,
-    is_torch: bool,
-    jac: Callable[..., Any] | None,
-    hvp: Callable[..., Any] | None,
-    hess: Callable[..., Any] | None,
-    num_samples: int | None,
-    box: Box | None,
+    fun: Any, start: Tensor, is_torch: bool, box: Box | None, num_samples: int | None, **given: Any
 ) -> Function:
-    has_derivatives = not jac is hvp is hess is None
+    """`fun` with the derivatives that were given: jac, hvp, hess."""
+    has_derivatives = any(derivative is not None for derivative in given.values())
     if isinstance(fun, Function):
         if has_derivatives or num_samples is not None:
             raise ValueError("jac, hvp, hess and num_samples come with the problem: leave them out")
         return fun
     if not callable(fun):
         raise TypeError(f"fun={fun!r}: need a function of x, or a problem")
-    given = {"jac": jac, "hvp": hvp, "hess": hess, "num_samples": num_samples}
     dim = start.shape[-1]
     if is_torch or (not has_derivatives and _is_torch_function(fun, start[0], num_samples)):
-        return torch_function(fun, dim, **given)  # type: ignore[arg-type]
+        return torch_function(fun, dim, num_samples=num_samples, **given)
     limits = None if box is None else (box.lower, box.upper)
-    return numpy_function(fun, dim, **given, bounds=limits)  # type: ignore[arg-type]
+    return numpy_function(fun, dim, num_samples=num_samples, bounds=limits, **given)
 
 
 def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | None) -> bool:
@@ -214,16 +205,6 @@ def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | No
                 difference = rise / (2 * step)
                 return abs(slope - difference) <= 1e-4 * (1.0 + abs(slope) + abs(difference))
     return False
-
-
-def _as_method(method: str | Method, options: dict[str, Any]) -> Method:
-    if not isinstance(method, str):
-        if options:
-            raise TypeError(
-                f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
-            )
-        return method
-    return make_method(method, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,8 +288,7 @@ class Landscape:
             return classify(self.oracle, z, eps=eps, gamma=gamma, seed=seed)
         x = self.box.to_user(z)
         grad = self.function.grad(x)
-        projected = self.box.projected_gradient(x, grad)
-        norm = float(torch.linalg.vector_norm(projected))
+        norm = float(torch.linalg.vector_norm(self.box.projected_gradient(x, grad)))
         # Where a step along the gradient would leave the box, the bound holds the coordinate.
         is_free = (x - grad > self.box.lower) & (x - grad < self.box.upper)
         if bool(is_free.all()):
@@ -343,35 +323,37 @@ class Landscape:
         return torch.tensor(lowest).double(), torch.tensor(highest).double()
 
 
+@dataclass(eq=False)
 class Minimization:
     """One minimization: search, polish, judge, escape."""
 
-    def __init__(
-        self,
-        land: Landscape,
-        method: Method,
-        tol: float,
-        gamma: float | None,
-        max_steps: int,
-        seed: int,
-        is_torch: bool,
-    ) -> None:
-        self.land, self.method, self.tol, self.seed = land, method, tol, seed
-        self.max_steps, self.is_torch = max_steps, is_torch
-        self.notes: dict[str, str] = {}
-        self.runs: list[Run] = []
-        self.labels: list[str] = []
-        self.num_escapes = 0
-        self.scales = self._measure()
-        self.given_gamma = gamma
+    land: Landscape
+    method: Method
+    tol: float
+    given_gamma: float | None
+    max_steps: int
+    seed: int
+    is_torch: bool
+    runs: list[Run] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    num_escapes: int = 0
+    noise_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.scales = measure_start(self.land.oracle, self.land.start, seed=self.seed)
+        except BudgetExhausted:
+            self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
+            self.scales = StartScales(1.0, 0.0)
         self.is_lr_measured = False
-        if isinstance(method, Adjustable):
-            self.is_lr_measured = "lr" in method.open_options
-            self.method = method.with_options(start_options(method, self.scales, land.oracle.dim))
+        if isinstance(self.method, Adjustable):
+            self.is_lr_measured = "lr" in self.method.open_options
+            options = start_options(self.method, self.scales, self.land.oracle.dim)
+            self.method = self.method.with_options(options)
         self.has_noise = self.anneals = True
         if isinstance(self.method, KnowsItsNoise):
             self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
-        self.noise_floor: float | None = None
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -385,16 +367,8 @@ class Minimization:
 
     def gamma(self, eps: float) -> float:
         """Curvatures above -gamma count as not negative at a point accepted with eps."""
-        if self.given_gamma is not None:
-            return self.given_gamma
-        return math.sqrt(eps) * min(1.0, self.scales.curvature)
-
-    def _measure(self) -> StartScales:
-        try:
-            return measure_start(self.land.oracle, self.land.start, seed=self.seed)
-        except BudgetExhausted:
-            self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
-            return StartScales(1.0, 0.0)
+        default = math.sqrt(eps) * min(1.0, self.scales.curvature)
+        return default if self.given_gamma is None else self.given_gamma
 
     def search(
         self,
@@ -407,7 +381,7 @@ class Minimization:
 
         def seen(news: Progress) -> object:
             assert callback is not None
-            return callback(replace(news, x=self.land.to_user(news.x)))
+            return callback(news.through(self.land.to_user))
 
         when = StopWhen(
             grad_tol=self.tol,
@@ -462,7 +436,7 @@ class Minimization:
             return False
         if Stop.NON_FINITE in result.stops:
             return True
-        if result.stop is Stop.SETTLED and bool(self._is_too_long(self._curvature_at_end(result))):
+        if result.stop is Stop.SETTLED and self._is_too_long(self._curvature_at_end(result)):
             return True
         return bool(self._is_above_start(result).double().mean() > 0.5)
 
@@ -494,15 +468,9 @@ class Minimization:
         self._descend(torch.where(is_lost[:, None], self.land.start, self.x), "lbfgs")
 
     def _descend(self, z: Tensor, label: str) -> None:
-        self.runs.append(
-            run(
-                self.land.oracle,
-                LBFGS(scale=1.0 / self.scales.curvature),
-                z,
-                max_steps=self.max_steps,
-                stop=StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure),
-            )
-        )
+        lbfgs = LBFGS(scale=1.0 / self.scales.curvature)
+        when = StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure)
+        self.runs.append(run(self.land.oracle, lbfgs, z, max_steps=self.max_steps, stop=when))
         self.labels.append(label)
 
     def judge(self) -> Point:
@@ -545,9 +513,6 @@ class Minimization:
     def result(self, point: Point) -> Result:
         last = self.runs[-1]
         best = last.best
-        search = self.runs[0]
-        polish = last if len(self.runs) > 1 else None
-        is_success = point.kind is Kind.MINIMUM and self.noise_floor is None
         all_x = self.land.to_user(last.x)
         return Result(
             x=self._as_user(all_x[best]),
@@ -555,12 +520,12 @@ class Minimization:
             jac=self._as_user(self.land.function.grad(all_x[best])),
             kind=point.kind,
             point=point,
-            success=is_success,
+            success=point.kind is Kind.MINIMUM and self.noise_floor is None,
             message=self._message(point),
             counts=self.land.oracle.counts.copy(),
             history=_joined([r.history for r in self.runs], self.land),
-            search=search,
-            polish=polish,
+            search=self.runs[0],
+            polish=last if len(self.runs) > 1 else None,
             all_x=self._as_user(all_x),
             all_fun=self._as_user(last.values),
             noise_floor=self.noise_floor,

@@ -1,8 +1,8 @@
-"""Beside torch's distributed engine: names for ZeRO, and checkpoints that survive a kill.
+"""Additions to torch.distributed: names for ZeRO, and checkpoints that survive a kill.
 
-DistributedDataParallel, fully_shard, tensor parallelism and pipeline stages need nothing from here:
-give the optimizer `model.named_parameters()`, and every element gets the noise it would get in one
-process. See docs/scale.md.
+DistributedDataParallel, fully_shard, tensor parallelism and pipeline stages need nothing from this
+module. Give the optimizer `model.named_parameters()`, and every element has the same noise as in
+one process. See docs/scale.md.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def keyed_by_name(
 ) -> Callable[..., ASGLD]:
     """Return `optimizer_class` for torch's ZeroRedundancyOptimizer, which takes no names.
 
-    That class deals the parameters out to ranks and makes one optimizer per rank. Without names the
-    noise would be keyed by the place in a rank's own list: parameters on different ranks would
-    share their noise, and the run would depend on the number of ranks.
+    That class distributes the parameters over ranks and makes one optimizer per rank. Without names
+    a position in the list of a rank would key the noise: parameters on different ranks would share
+    noise, and the run would depend on the number of ranks.
 
     Args:
         optimizer_class: :class:`asgld.ASGLD` or one of its presets.
-        named_parameters: of the whole model.
+        named_parameters: those of the whole model.
 
     Example:
         >>> import asgld
@@ -49,7 +49,7 @@ def keyed_by_name(
     """
     named = dict(named_parameters)
     name_of = {parameter: name for name, parameter in named.items()}
-    # Over all names, so that two that hash alike are told apart though no rank holds both.
+    # Streams of all names: two names with the same hash may be on different ranks.
     stream_of = dict(zip(named.values(), noise.streams_of_names(named), strict=True))
 
     def make(groups: Iterable[dict[str, Any]], **options: Any) -> ASGLD:
@@ -75,21 +75,22 @@ def save(
 ) -> Future[Any] | None:
     """Save a checkpoint of `step`, every rank its own part, beside those of earlier steps.
 
-    A kill at any moment leaves the earlier ones as they were and this one either whole or not
-    counted by :func:`latest`. Call it on all ranks; any number of ranks can load it.
+    After a kill at any moment, the earlier checkpoints are unchanged, and this one is either whole
+    or ignored by :func:`latest`. Call `save` on all ranks; any number of ranks can load.
 
     Args:
         directory: the same on all ranks, on a file system that they share.
         step: names the checkpoint; steps taken so far.
-        model, optimizer: what is trained, sharded or not.
-        others: what else has `state_dict` and `load_state_dict`, by name: a sampler, a scheduler.
-        asynchronous: copy the state and return; write it in the background. Wait for the returned
+        model, optimizer: sharded or not.
+        others: more objects with `state_dict` and `load_state_dict`, by name: a sampler, a
+            scheduler.
+        asynchronous: copy the state, return, and write in the background. Wait for the returned
             future before the next save and before the end.
     """
     path = Path(directory) / f"step-{step:010d}"
     if torch.distributed.get_rank() == 0:
-        # An older checkpoint of this step must not vouch for what now replaces it. No rank writes
-        # before this one has planned the save with it.
+        # The seal of an older checkpoint of this step must not seal the new one. No rank writes
+        # before rank 0, here, has planned the save.
         (path / _SEAL).unlink(missing_ok=True)
     state = _state(model, optimizer, others)
     if asynchronous:
@@ -110,8 +111,8 @@ def load(
 ) -> int:
     """Load the latest whole checkpoint and return its step; 0 where there is none.
 
-    The number of ranks and the layout may differ from those that saved. Call it on all ranks; the
-    first one looks which checkpoint it is, since a shared file system may show others another.
+    The number of ranks and the layout may differ from those of `save`. Call `load` on all ranks.
+    Rank 0 chooses the checkpoint, since ranks may see different states of a shared file system.
     """
     found = [latest(directory)]
     torch.distributed.broadcast_object_list(found, src=0)
@@ -137,7 +138,7 @@ def _group_beside(world: Any) -> Any:
 
 
 def _background_group() -> Any:
-    """Return a group for the background, whose messages must not meet those of the training."""
+    """Return a group for the background; its messages must not mix with those of the training."""
     return _group_beside(torch.distributed.group.WORLD)
 
 
@@ -145,5 +146,5 @@ def _state(
     model: torch.nn.Module, optimizer: Optimizer, others: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(model, optimizer)
-    # torch calls the methods of the others itself, to save and to load.
+    # torch itself calls `state_dict` and `load_state_dict` of the others.
     return {"model": model_state, "optimizer": optimizer_state, **(others or {})}

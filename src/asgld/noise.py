@@ -1,8 +1,8 @@
 """Noise as a pure function: z = normal(seed, stream, step, index).
 
-Nothing in the library draws random numbers for an update in any other way. A draw depends on which
-parameter it is for (`stream`), on the step, and on the element's index in the *whole* parameter, so
-it is the same on one worker or on sixty-four, in any order, in any chunking, and after a resume.
+The library draws the noise of an update in no other way. A draw depends on the parameter
+(`stream`), on the step, and on the element's index in the *whole* parameter. So it is the same on
+one worker or on sixty-four, in any order, in any chunking, and after a resume.
 
 The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
 1, 2, 3", SC 2011). One call gives four words, which serve four consecutive elements:
@@ -19,8 +19,8 @@ Words (0, 1) and (2, 3) make two pairs of normals by Box and Muller:
 so |z| reaches 6.66. Words are bit-equal on every backend. Normals agree to a few units in the last
 place across backends and are bit-equal within one.
 
-Words that round results at random get seven rounds, not ten, which pass all of BigCrush as well
-(the same paper): with ten a kernel for half precision waits for them and not for memory.
+Words for stochastic rounding get seven rounds, not ten. Seven pass all of BigCrush too (the same
+paper). With ten rounds, Philox and not memory would set the pace of a kernel for half precision.
 
 Limits: 32 bits for `step` and `stream`, 64 for `seed`, 61 for q.
 """
@@ -45,18 +45,17 @@ MAX_STEP = MAX_STREAM = 2**32 - 1
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
-# Blocks (of four elements) that the eager torch path works on at a time: its dozen temporaries of
-# eight bytes per block then stay in a core's second-level cache.
+# Blocks (of four elements) per chunk of the eager torch path. Its dozen temporaries of eight bytes
+# per block then stay in a core's second-level cache.
 _CHUNK_BLOCKS = 1 << 14
 
 
 class Purpose(enum.IntEnum):
-    """What random words are for. Each purpose has counters that no other purpose can reach."""
+    """The use of random words. Each purpose has counters that no other purpose can reach."""
 
     UPDATE = 0
     ROUND = 1  # the lower half of a word for the parameter, the upper half for its sum
     BATCH = 3
-    START = 4
 
 
 def rounds_of(purpose: int) -> int:
@@ -77,14 +76,14 @@ def check_seed(seed: int) -> int:
 # Streams: which parameter
 # ----------------------------------------------------------------------------------------------
 
-# Wrappers put these in front of a parameter's name; the parameter stays the same one.
+# Wrappers put these words in front of the name of the same parameter.
 _WRAPPERS = re.compile(
     r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
 
 
 def canonical_name(name: str) -> str:
-    """Strip what DDP, torch.compile, FSDP and activation checkpointing add to a parameter's name.
+    """Strip the prefixes that DDP, torch.compile, FSDP and activation checkpointing add to a name.
 
     >>> canonical_name("module._orig_mod.layers.0.weight")
     'layers.0.weight'
@@ -101,11 +100,10 @@ def stream_of_name(name: str, attempt: int = 0) -> int:
 def streams_of_names(names: Iterable[str], taken: Iterable[int] = ()) -> list[int]:
     """Return one stream per name, all different from each other and from `taken`.
 
-    Two names that hash alike would share their noise. The one that sorts later is hashed again, so
-    the outcome does not depend on the order in which parameters are listed.
+    Two names with the same hash would share their noise. The later name in sorted order is hashed
+    again, so the outcome does not depend on the order of the list.
     """
-    names = list(names)
-    used = set(taken)
+    names, used = list(names), set(taken)
     stream: dict[str, int] = {}
     for name in sorted(names):
         attempt = 0
@@ -124,8 +122,8 @@ def streams_of_names(names: Iterable[str], taken: Iterable[int] = ()) -> list[in
 class Layout(NamedTuple):
     """Global row-major index of each element of a local block: offset + sum_i j_i * strides_i.
 
-    Dimensions that continue each other are merged, so a whole tensor, or a shard along its first
-    dimension, has one dimension, and a shard along one other dimension has two.
+    Dimensions that continue each other are merged. So a whole tensor and a shard along its first
+    dimension have one dimension, and a shard along another dimension has two.
     """
 
     shape: tuple[int, ...]
@@ -158,21 +156,16 @@ class Layout(NamedTuple):
                 )
         strides = [math.prod(global_shape[i + 1 :]) for i in range(len(global_shape))]
         offset = sum(o * s for o, s in zip(offsets, strides, strict=True))
-        shape_out: list[int] = []
-        strides_out: list[int] = []
+        merged: list[tuple[int, int]] = []  # size and stride
         for size, stride in zip(local_shape, strides, strict=True):
-            if size == 1:
-                continue
-            if shape_out and strides_out[-1] == size * stride:
-                shape_out[-1] *= size
-                strides_out[-1] = stride
-            else:
-                shape_out.append(size)
-                strides_out.append(stride)
-        if not shape_out or strides_out[-1] != 1:
-            shape_out.append(1)
-            strides_out.append(1)
-        return cls(tuple(shape_out), tuple(strides_out), offset)
+            if merged and merged[-1][1] == size * stride:
+                merged[-1] = merged[-1][0] * size, stride
+            elif size != 1:
+                merged.append((size, stride))
+        if not merged or merged[-1][1] != 1:
+            merged.append((1, 1))
+        shape_out, strides_out = zip(*merged, strict=True)
+        return cls(shape_out, strides_out, offset)
 
     @staticmethod
     @functools.cache
@@ -190,7 +183,7 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, int, int] | None:
-        """(offset, row_length, row_stride) for a kernel; None where two levels do not suffice."""
+        """(offset, row_length, row_stride) for a kernel; None if there are more dimensions."""
         if len(self.shape) == 1:
             return self.offset, max(self.shape[0], 1), 0
         if len(self.shape) == 2:
@@ -199,7 +192,7 @@ class Layout(NamedTuple):
 
     @property
     def is_in_fours(self) -> bool:
-        """Whether every four elements from a multiple of four on share one block of words."""
+        """Whether local elements 4i to 4i + 3 share one block of words, for every i."""
         outer = (*self.shape[1:], *self.strides[:-1])
         return self.offset % 4 == 0 and all(number % 4 == 0 for number in outer)
 
@@ -213,9 +206,9 @@ class Layout(NamedTuple):
 
 
 def layout_of(tensor: Tensor) -> Layout:
-    """Return the layout of what this process holds of `tensor`, which may be a DTensor.
+    """Return the layout of this process's part of `tensor`, which may be a DTensor.
 
-    A complex tensor counts two elements per number, real part first, as torch.view_as_real does.
+    A complex number counts as two elements, real part first, as in torch.view_as_real.
     """
     placements = getattr(tensor, "placements", None)
     if placements is None:
@@ -234,10 +227,10 @@ def _local_block(
     coordinate: Sequence[int] | None,
     placements: Sequence[Any],
 ) -> tuple[list[int], list[int]]:
-    """Return the shape of a rank's block and where it begins.
+    """Return the shape and the first index of a rank's block.
 
-    torch's own function for this is wrong for a dimension that FSDP and tensor parallelism share
-    unevenly (a strided shard): 7 rows over (3, 2) ranks (torch 2.13).
+    torch's own function is wrong where FSDP and tensor parallelism split one dimension unevenly (a
+    strided shard): 7 rows over (3, 2) ranks (torch 2.13).
     """
     local, offsets = list(shape), [0] * len(shape)
     if coordinate is None:  # this process is not part of the mesh
@@ -258,7 +251,7 @@ def _order_of_splits(dim: int, mesh_shape: Sequence[int], placements: Sequence[A
         placement = placements[mesh_dim]
         if getattr(placement, "dim", None) != dim:
             continue
-        # A strided shard comes after those on its right that make up its split factor.
+        # A strided shard comes after the splits on its right that make up its split factor.
         position, splits = 0, 1
         while splits < getattr(placement, "split_factor", 1):
             splits *= mesh_shape[order[position]]
@@ -297,15 +290,25 @@ def philox(
     return c0, c1, c2, c3
 
 
+def _philox_of_blocks(
+    block: npt.NDArray[np.uint64],
+    step: npt.ArrayLike,
+    stream: npt.ArrayLike,
+    seed: int,
+    purpose: int,
+) -> tuple[npt.NDArray[np.uint64], ...]:
+    """Return the four words of each block number."""
+    high = (block >> np.uint64(32)) | np.uint64(purpose << 29)
+    counter = (block & np.uint64(_MASK), high, step, stream)
+    return philox(counter, (seed & _MASK, seed >> 32), rounds_of(purpose))
+
+
 def words(
     seed: int, stream: int, step: int, index: npt.ArrayLike, purpose: int = Purpose.UPDATE
 ) -> npt.NDArray[np.uint32]:
     """Return the random word of each element index."""
     index = np.asarray(index, dtype=np.uint64)
-    block = index >> np.uint64(2)
-    high = (block >> np.uint64(32)) | np.uint64(purpose << 29)
-    counter = (block & np.uint64(_MASK), high, step, stream)
-    four = philox(counter, (seed & _MASK, seed >> 32), rounds_of(purpose))
+    four = _philox_of_blocks(index >> np.uint64(2), step, stream, seed, purpose)
     chosen = np.choose((index & np.uint64(3)).astype(np.intp), four)
     return chosen.astype(np.uint32)
 
@@ -334,45 +337,24 @@ def normal(
 
 
 # ----------------------------------------------------------------------------------------------
-# torch: the same words by integer operations, on any device, with step on the device if need be
+# torch: the same words on any device; the step may be a number or a tensor
 # ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Draw:
     """One parameter's noise for one step. `step` is a 0-dim int64 tensor where the host must not
-    know it (graph capture, torch.compile)."""
+    read it (graph capture, torch.compile)."""
 
     stream: int
     step: int | Tensor
     layout: Layout
 
 
-def _philox_blocks(
-    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the four words, as int64 in [0, 2^32), of each block number in `block`."""
-    if block.device.type == "cpu" and not torch.compiler.is_compiling():
-        # NumPy's integers are unsigned and its calls a third as dear; the words are the same.
-        number = block.numpy().view(np.uint64)
-        high = (number >> np.uint64(32)) | np.uint64(purpose << 29)
-        counter = (number & np.uint64(_MASK), high, _as_numpy(step), _as_numpy(stream))
-        c0, c1, c2, c3 = (
-            torch.from_numpy(word.view(np.int64))
-            for word in philox(counter, (seed & _MASK, seed >> 32), rounds_of(purpose))
-        )
-        return c0, c1, c2, c3
-    return _philox_on_device(block, step, stream, seed, purpose)
-
-
-def _as_numpy(value: int | Tensor) -> npt.ArrayLike:
-    return value.numpy() if isinstance(value, Tensor) else value
-
-
 def _philox_on_device(
     block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same by torch's integer operations: what a GPU runs and what a compiler sees."""
+) -> tuple[Tensor, ...]:
+    """Return the four words of each block by torch's integer operations, for GPUs and compilers."""
     c0: Tensor = block & _MASK
     c1: Any = (block >> 32) | (purpose << 29)
     c2: Any = step
@@ -385,7 +367,6 @@ def _philox_on_device(
         c0, c1 = (product_1 >> 32) & _MASK ^ c1 ^ k0, product_1 & _MASK
         c2, c3 = (product_0 >> 32) & _MASK ^ c3 ^ k1, product_0 & _MASK
         k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
-    # step and stream may be scalars, which leaves odd words scalar until a round mixes them in.
     return c0, c1, c2, c3
 
 
@@ -399,34 +380,39 @@ def _box_muller(
     return radius * torch.cos(angle), radius * torch.sin(angle)
 
 
-def _normal_blocks(
-    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, dtype: torch.dtype
+def _drawn(
+    block: Tensor,
+    step: int | Tensor,
+    stream: int | Tensor,
+    seed: int,
+    purpose: int,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """Return the four normals of each block, flat."""
-    w0, w1, w2, w3 = _philox_blocks(block, step, stream, seed, Purpose.UPDATE)
-    return torch.stack((*_box_muller(w0, w1, dtype), *_box_muller(w2, w3, dtype)), -1).view(-1)
-
-
-def _word_blocks(
-    block: Tensor, step: int | Tensor, stream: int | Tensor, seed: int, purpose: int
-) -> Tensor:
-    """Return the four words of each block, flat, as int64."""
-    return torch.stack(_philox_blocks(block, step, stream, seed, purpose), -1).view(-1)
+    """Return four values per block, flat: normals of `dtype`, or words if `dtype` is int64."""
+    if block.device.type == "cpu" and not torch.compiler.is_compiling():
+        # NumPy has unsigned integers, and its calls cost a third of torch's. The words are equal.
+        number = block.numpy().view(np.uint64)
+        at, which = (v.numpy() if isinstance(v, Tensor) else v for v in (step, stream))
+        found = _philox_of_blocks(number, at, which, seed, purpose)
+        values = tuple(torch.from_numpy(word.view(np.int64)) for word in found)
+    else:
+        values = _philox_on_device(block, step, stream, seed, purpose)
+    if dtype != torch.int64:
+        values = (*_box_muller(*values[:2], dtype), *_box_muller(*values[2:], dtype))
+    return torch.stack(values, -1).view(-1)
 
 
 def _fill(out: Tensor, draw: Draw, seed: int, purpose: int) -> None:
-    """Write the draws of one parameter into `out`, flat: normals, or words where it is int64."""
+    """Write one parameter's values into the flat `out`: normals, or words if `out` is int64."""
 
     def values(block: Tensor) -> Tensor:
-        if out.dtype == torch.int64:
-            return _word_blocks(block, draw.step, draw.stream, seed, purpose)
-        return _normal_blocks(block, draw.step, draw.stream, seed, out.dtype)
+        return _drawn(block, draw.step, draw.stream, seed, purpose, out.dtype)
 
     chunk = _CHUNK_BLOCKS
     if torch.compiler.is_compiling() or out.device.type != "cpu":
         chunk = max(draw.layout.numel, 1)  # one kernel per operation; a compiler fuses them all
     if not draw.layout.is_contiguous:
-        # Neighbors in a row need not share a block here, so each element computes its own.
+        # Neighbors need not share a block here, so each element computes its own block.
         index = draw.layout.indices(out.device)
         for part, into in zip(torch.split(index, chunk), torch.split(out, chunk), strict=True):
             four = values(part >> 2).view(-1, 4)
@@ -437,8 +423,8 @@ def _fill(out: Tensor, draw: Draw, seed: int, purpose: int) -> None:
     position = 0
     for start in range(first, last, chunk):
         stop = min(start + chunk, last)
-        # Inductor folds a block range of length one into constants, and its constants do not wrap
-        # at 64 bits as tensors do (torch 2.13); a second block, not used, keeps it a tensor.
+        # Inductor folds a range of length one into constants, and its constants do not wrap at 64
+        # bits as tensors do (torch 2.13). A second block, not used, keeps the range a tensor.
         block = torch.arange(start, max(stop, start + 2), dtype=torch.int64, device=out.device)
         drawn = values(block)[begin : begin + out.numel() - position]
         out[position : position + drawn.numel()] = drawn
@@ -448,19 +434,20 @@ def _fill(out: Tensor, draw: Draw, seed: int, purpose: int) -> None:
 
 def _fill_together(outs: Sequence[Tensor], draws: Sequence[Draw], seed: int) -> None:
     """Write normals of several small whole parameters in one pass over their joined blocks."""
-    device = outs[0].device
     counts = [(draw.layout.numel + 3) // 4 for draw in draws]
-    block = torch.cat([torch.arange(n, dtype=torch.int64, device=device) for n in counts])
-    stream = torch.cat([block.new_full((n,), d.stream) for n, d in zip(counts, draws, strict=True)])
-    step = torch.cat(
-        [
-            d.step.to(device).expand(n)
-            if isinstance(d.step, Tensor)
-            else block.new_full((n,), d.step)
-            for n, d in zip(counts, draws, strict=True)
-        ]
-    )
-    drawn = _normal_blocks(block, step, stream, seed, outs[0].dtype)
+    blocks = [torch.arange(n, dtype=torch.int64, device=outs[0].device) for n in counts]
+
+    def column(values: Iterable[int | Tensor]) -> Tensor:
+        pairs = zip(blocks, values, strict=True)
+        return torch.cat(
+            [
+                v.to(b.device).expand(b.shape) if isinstance(v, Tensor) else torch.full_like(b, v)
+                for b, v in pairs
+            ]
+        )
+
+    step, stream = column(d.step for d in draws), column(d.stream for d in draws)
+    drawn = _drawn(torch.cat(blocks), step, stream, seed, Purpose.UPDATE, outs[0].dtype)
     for out, four in zip(outs, torch.split(drawn, [4 * n for n in counts]), strict=True):
         out.copy_(four[: out.numel()])
 
@@ -512,8 +499,8 @@ def torch_words(
 def round_stochastically(values: Tensor, word: Tensor, dtype: torch.dtype) -> Tensor:
     """Round float32 `values` to bfloat16 or float16 so that the expected result is the value.
 
-    The random bits of `word` are added below the kept mantissa bits and the sum is cut off there.
-    Non-finite values, and those outside float16's normal range, are rounded to nearest.
+    The bits of `word` are added below the kept mantissa bits, and the sum is cut off there. A value
+    that is not finite, or outside float16's normal range, is rounded to nearest.
     """
     dropped = {torch.bfloat16: 16, torch.float16: 13}[dtype]
     bits = values.view(torch.int32)

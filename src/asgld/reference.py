@@ -1,13 +1,14 @@
 """Algorithms 1, 2 and 3 of the paper in NumPy, float64, one line per line: the truth for tests.
 
-Noise and gradients are passed in, so that nothing here is random. The optimizers in `asgld.optim`
-never import this file, and it never imports them: their agreement is evidence.
+The caller passes noise and gradients, so nothing here is random. This file and `asgld.optim` never
+import each other, so their agreement is evidence.
 
-The paper writes its accumulator in three ways that contradict each other. Two of them are here:
+The paper writes its accumulator in three ways that contradict each other. This file has two:
 
 - `Lag.ONE` (the default, and what the optimizers do): D_k holds the squares of G_0 ... G_{k-1}.
-  This is the indexing of the paper's introduction and of its Lemma 1, with D_0 = d_init, which the
-  paper leaves undefined. D_k is known before G_k is drawn, so E[D_k^{-alpha/2} G_k] has no bias.
+  This is the indexing of the paper's introduction and of its Lemma 1. The paper leaves D_0
+  undefined; here D_0 = d_init. D_k is known before G_k is drawn, so E[D_k^{-alpha/2} G_k] has no
+  bias.
 - `Lag.TWO` (as Algorithm 1 prints it): step 3 adds G(x_{k-1}) to D_k, but step 4 uses D_{k-1}, so
   the newest square inside is that of G(x_{k-2}). From x_0 = x_1 and D_{-1} = d_init, the first
   gradient enters twice: once as G(x_0), once as G(x_1).
@@ -60,7 +61,7 @@ def asgld(
 
         x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma normals(k)
 
-    The last seven arguments are not the paper's; with any of them see `_widened` below.
+    The last seven arguments are not in the paper; `_widened` below has the rule with them.
 
     Args:
         gradient: G, called once per step with the current iterate.
@@ -74,10 +75,10 @@ def asgld(
         momentum: average the scaled gradients.
         clip: bound the scaled gradient by max(k, 1)^clip.
         annealing: scale the noise by max(k, 1)^(-annealing/2).
-        opposed: factor of the average where its sign is not that of G: 1 keeps it, 0 drops it, -1
-            turns it round. Where G is zero there is nothing to turn it to: max(opposed, 0).
+        opposed: factor of the average where its sign differs from that of G: 1 keeps it, 0 drops
+            it, -1 turns it round. Where G is zero the factor is max(opposed, 0).
         noise: standard deviation of the noise, before D scales it, over lr; replaces sigma.
-        noise_bound: add to D_k what bounds the noise step by noise_bound lr sqrt(max(k, 1)).
+        noise_bound: bound the noise step by noise_bound lr sqrt(max(k, 1)), by an addition to D_k.
     """
     is_wider = decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0
     if is_wider or noise is not None or noise_bound is not None:
@@ -138,13 +139,13 @@ def _widened(
 ) -> Iterator[Array]:
     """Yield the iterates of the rule with all of its knobs.
 
-    With `decay` D_k = delta + the average of d_init, G_0^2, ..., G_{k-1}^2, where the newest has
-    weight 1 - decay and the others are multiplied by decay at every step. With d_init = 0 there is
-    nothing to begin with: the weights are those of G_0^2, ..., G_{k-1}^2 alone, scaled to sum to
-    one, and the first gradient moves nothing.
+    With `decay`, D_k = delta + an average of d_init, G_0^2, ..., G_{k-1}^2. The newest square has
+    weight 1 - decay, and every step multiplies the older weights by decay. With d_init = 0 the
+    average is over G_0^2, ..., G_{k-1}^2 alone, with weights scaled to sum to one, and the first
+    gradient moves nothing.
 
-    With `noise_bound` D_k also gets the least F with scale F^(-beta/2) <= noise_bound lr sqrt(k),
-    `scale` being the standard deviation of the noise before D scales it.
+    `scale` is the standard deviation of the noise before D scales it. With `noise_bound`, D_k also
+    contains the least F with scale F^(-beta/2) <= noise_bound lr sqrt(k).
     """
     x: Array = np.array(start, dtype=np.float64)
     squares: list[Array] = []

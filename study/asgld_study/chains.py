@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asgld_study.experiments.chains import Chains
+from asgld.methods import TorchMethod, langevin
+from asgld.methods.torch import TorchState
+from asgld.oracle import Function, Oracle
+from asgld.run import Progress, Record, Stop, run
 
 # feed(door, x, step): the gradient at x that step number `step` uses. The door has the calls of the
 # function: grad(x), and sample_grad(x, indices) where the function is a mean over samples.
@@ -31,19 +35,22 @@ class View:
     ======  ===========================================================
     """
 
-    chains: Chains
+    state: TorchState
 
     @property
     def step(self) -> int:
-        return self.chains.step
+        return self.state.step
 
     @property
     def x(self) -> Tensor:
-        return self.chains.x
+        return self.state.x
 
     @property
     def D(self) -> Tensor:
-        return self.chains.accumulator
+        optimizer = self.state.optimizer
+        group, total = optimizer.param_groups[0], optimizer.state[self.state.x]["sum"]
+        D: Tensor = total + (group["d_init"] + self.state.step * group["delta"])
+        return D
 
 
 def exact(door: Any, x: Tensor, step: int) -> Tensor:
@@ -89,10 +96,12 @@ def follow(
 ) -> Tensor:
     """Run chains of a Langevin method, look at them after each step, return the last iterates.
 
+    A chain that leaves the finite numbers is nan from then on; without any other the run ends.
+
     Args:
         name: "asgld", "agld", "asg" or "sgld".
-        function: has value(x) and grad(x); and sample_grad(x, indices) and num_samples where the
-            feed draws batches.
+        function: has grad(x); and sample_grad(x, indices) and num_samples where the feed draws
+            batches. Equal points have equal gradients: chance is the feed's.
         x0: start points, (chains, d).
         look: called with a :class:`View` before the first step and after each; True ends the run.
         steps: the largest number of steps.
@@ -102,20 +111,86 @@ def follow(
         lr_decay: q, for the step size lr (1 + k)^-q.
         options: of the optimizer.
     """
-    chains = Chains(name, lambda x, step: feed(function, x, step), x0, seed=seed, **options)
-    group = chains.optimizer.param_groups[0]
-    lr, view = group["lr"], View(chains)
-    if look is not None and look(view):
-        return chains.x
-    for step in range(steps):
-        if lr_decay:
-            group["lr"] = lr * (1.0 + step) ** -lr_decay
-        chains.advance()
-        if keep is not None:
-            keep(chains.x)
-        if look is not None and look(view):
-            break
-    return chains.x
+    oracle = Oracle(cast(Function, _Followed(function, x0.shape[-1])))
+    # The looks see the chains: the loop need not write anything down.
+    options_of_run: dict[str, Any] = {
+        "max_steps": steps,
+        "record": Record("linear", every=steps + 1, grad_norms=False),
+        "seed": seed,
+        "dtype": x0.dtype,
+    }
+    with warnings.catch_warnings():
+        # Experiments heat on purpose, to see what happens.
+        warnings.filterwarnings("ignore", message="beta=.* with alpha=")
+        method = _Fed(langevin(name, **options), feed, keep, lr_decay)
+        if look is None:
+            result = run(oracle, method, x0, **options_of_run)
+        else:
+            if look(View(method.init(oracle, x0, seed=seed))):
+                return x0.clone()
+
+            def callback(news: Progress) -> object:
+                assert isinstance(news.state, TorchState)
+                return look(View(news.state))
+
+            result = run(oracle, method, x0, callback=callback, **options_of_run)
+    is_lost = torch.tensor([stop is Stop.NON_FINITE for stop in result.stops])
+    return result.x.masked_fill_(is_lost.unsqueeze(-1), math.nan)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """A function of the study as an oracle opens it."""
+
+    function: Any
+    dim: int
+
+    @property
+    def num_samples(self) -> int | None:
+        count: int | None = getattr(self.function, "num_samples", None)
+        return count
+
+    def value(self, x: Tensor) -> Tensor:
+        # The loop asks for values at the start and at the end, and nobody reads them.
+        return x.new_zeros(x.shape[:-1])
+
+    def grad(self, x: Tensor) -> Tensor:
+        gradient: Tensor = self.function.grad(x)
+        return gradient
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        gradient: Tensor = self.function.sample_grad(x, indices)
+        return gradient
+
+
+@dataclass(frozen=True)
+class _Fed:
+    """A method of the family with a feed in place of plain gradients, and a projection."""
+
+    rule: TorchMethod
+    feed: Feed
+    keep: Callable[[Tensor], object] | None
+    lr_decay: float
+    needs: frozenset[str] = frozenset({"grad", "sample_grad"})
+    is_batched: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TorchState:
+        return self.rule.init(oracle, x0, seed=seed)
+
+    def step(self, oracle: Oracle, state: TorchState) -> TorchState:
+        if self.lr_decay:
+            lr = state.optimizer.defaults["lr"]
+            state.optimizer.param_groups[0]["lr"] = lr * (1.0 + state.step) ** -self.lr_decay
+        state.x.grad = self.feed(oracle, state.x, state.step)
+        state.optimizer.step()
+        state.step += 1
+        if self.keep is not None:
+            self.keep(state.x)
+        return state
 
 
 def due_steps(steps: int, decades: float = 2.0, per_decade: int = 12) -> list[int]:

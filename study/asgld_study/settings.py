@@ -82,11 +82,6 @@ class Setting:
     unverified: tuple[str, ...] = ()
 
 
-def _noisy_sgd(k: Proved) -> dict[str, Any]:
-    # Descent lemma: |grad f|^2 is at most 2 gap / (lr T) + lr M on average; eps^2 / 2 each.
-    return {"lr": min(1.0 / k.smoothness, 0.5 * k.eps**2 / k.smoothness), "noise": 1.0}
-
-
 def _perturbed_gd(k: Proved) -> dict[str, Any]:
     # gamma is a constant of its own, where the paper has (rho eps)^(1/2).
     log = math.log(k.dim * k.smoothness * k.gap / (k.eps**2 * k.failure))
@@ -149,10 +144,8 @@ def _carmon_accelerated(k: Proved) -> dict[str, Any]:
 def _carmon_cubic(k: Proved) -> dict[str, Any]:
     rho, eps = k.hessian_lipschitz, min(k.eps, k.scale)
     num_steps = 1.0 + k.gap * 100.0 * math.sqrt(rho / eps**3)
-    failure = k.failure / num_steps
-    return {
-        "smoothness": k.smoothness, "hessian_lipschitz": rho, "eps": eps, "failure": failure
-    }  # fmt: skip
+    found = {"hessian_lipschitz": rho, "eps": eps, "failure": k.failure / num_steps}
+    return {"smoothness": k.smoothness, **found}
 
 
 def _natasha2(k: Proved) -> dict[str, Any]:
@@ -197,11 +190,6 @@ def _natasha2(k: Proved) -> dict[str, Any]:
     }
 
 
-def _cubic_newton(k: Proved) -> dict[str, Any]:
-    fixed = {"regularization": k.hessian_lipschitz, "is_adaptive": False}
-    return {**fixed, "eps": k.eps, "gamma": k.gamma}
-
-
 def _trace(k: Proved) -> dict[str, Any]:
     return {
         "radius": k.reach,
@@ -211,26 +199,6 @@ def _trace(k: Proved) -> dict[str, Any]:
         "eps": k.eps,
         "gamma": k.gamma,
     }
-
-
-def _gd(k: Proved) -> dict[str, Any]:
-    return {"lr": 1.0 / k.smoothness}
-
-
-def _psgld(k: Proved) -> dict[str, Any]:
-    # Under exp(-f / sigma^2) the mean of |grad f|^2 is sigma^2 times that of the Laplacian.
-    sigma = k.eps / math.sqrt(2.0 * k.smoothness * k.dim)
-    return {"lr": _PSGLD_DAMPING / k.smoothness, "sigma": sigma}
-
-
-def _adagrad(k: Proved) -> dict[str, Any]:
-    # 2 gap / lr + lr d M is smallest here.
-    return {"lr": math.sqrt(2.0 * k.gap / (k.dim * k.smoothness))}
-
-
-def _adam(k: Proved) -> dict[str, Any]:
-    squared = 2.0 * k.gap / (k.dim * k.smoothness)
-    return {"lr": math.sqrt((1.0 - _ADAM_BETA2) * squared)}
 
 
 def _perturbed_agd(k: Proved) -> dict[str, Any]:
@@ -249,22 +217,15 @@ def _perturbed_agd(k: Proved) -> dict[str, Any]:
     }
 
 
-def _lbfgs(k: Proved) -> dict[str, Any]:
-    return {"scale": 1.0 / k.smoothness}
-
-
-def _trust(k: Proved) -> dict[str, Any]:
-    return {"radius": min(k.reach, _MAX_TRUST), "grad_tol": k.eps}
-
-
 _TRUST = Setting(
-    _trust,
+    lambda k: {"radius": min(k.reach, _MAX_TRUST), "grad_tol": k.eps},
     {"radius": (1e-2, 1e1)},
     ("radius: where the quadratic model is trusted; no rate to a second-order point is proved",),
 )
 SETTINGS: dict[str, Setting] = {
     "noisy-sgd": Setting(
-        _noisy_sgd,
+        # Descent lemma: |grad f|^2 is at most 2 gap / (lr T) + lr M on average; eps^2 / 2 each.
+        lambda k: {"lr": min(1.0 / k.smoothness, 0.5 * k.eps**2 / k.smoothness), "noise": 1.0},
         {"lr": (1e-4, 1.0), "noise": (1e-3, 1.0), "burn_in": (1e2, 1e4)},
         ("lr: the theorem gives the order O~(eps^2) below an unspecified power of 1/d",),
     ),
@@ -331,7 +292,13 @@ SETTINGS: dict[str, Setting] = {
         ),
     ),
     "cubic-newton": Setting(
-        _cubic_newton, {"regularization": (1e-2, 1e2), "min_regularization": (1e-8, 1.0)}
+        lambda k: {
+            "regularization": k.hessian_lipschitz,
+            "is_adaptive": False,
+            "eps": k.eps,
+            "gamma": k.gamma,
+        },
+        {"regularization": (1e-2, 1e2), "min_regularization": (1e-8, 1.0)},
     ),
     "trace": Setting(
         _trace,
@@ -342,14 +309,18 @@ SETTINGS: dict[str, Setting] = {
             "gamma: the second-order rate max(eps^(-3/2), gamma^(-3)) is quoted from memory",
         ),
     ),
-    "gd": Setting(_gd, {"lr": (1e-3, 1e1)}),
+    "gd": Setting(lambda k: {"lr": 1.0 / k.smoothness}, {"lr": (1e-3, 1e1)}),
     "sgd": Setting(
-        _gd,
+        lambda k: {"lr": 1.0 / k.smoothness},
         {"lr": (1e-4, 1e1), "lr_decay": (1e-1, 1.0)},
         ("lr: 1/M is proved for exact gradients; with noise the variance, not given, decides",),
     ),
     "psgld": Setting(
-        _psgld,
+        # Under exp(-f / sigma^2) the mean of |grad f|^2 is sigma^2 times that of the Laplacian.
+        lambda k: {
+            "lr": _PSGLD_DAMPING / k.smoothness,
+            "sigma": k.eps / math.sqrt(2.0 * k.smoothness * k.dim),
+        },
         {"lr": (1e-5, 1e-1), "sigma": (1e-5, 1e-1), "damping": (1e-5, 1.0)},
         (
             "lr, sigma: stable steps and a stationary mean of |grad f|^2 below eps^2; no "
@@ -357,7 +328,8 @@ SETTINGS: dict[str, Setting] = {
         ),
     ),
     "adagrad": Setting(
-        _adagrad,
+        # 2 gap / lr + lr d M is smallest here.
+        lambda k: {"lr": math.sqrt(2.0 * k.gap / (k.dim * k.smoothness))},
         {"lr": (1e-3, 1e1)},
         (
             "lr: minimizes the bound of Defossez et al. on the gradient norm without its "
@@ -365,7 +337,7 @@ SETTINGS: dict[str, Setting] = {
         ),
     ),
     "adam": Setting(
-        _adam,
+        lambda k: {"lr": math.sqrt((1.0 - _ADAM_BETA2) * (2.0 * k.gap / (k.dim * k.smoothness)))},
         {"lr": (1e-4, 1.0), "damping": (1e-8, 1e-2)},
         (
             "lr: Adagrad's over the root of the memory 1/(1 - beta2); nothing is proved about "
@@ -377,7 +349,11 @@ SETTINGS: dict[str, Setting] = {
         {"lr": (1e-3, 1.0), "theta": (1e-2, 1.0), "radius": (1e-4, 1e-1), "side_step": (1e-3, 1.0)},
         ("c: the theorem holds above an unspecified absolute constant; here c = 1",),
     ),
-    "lbfgs": Setting(_lbfgs, {"scale": (1e-3, 1e1)}, ("scale: nothing is proved about saddles",)),
+    "lbfgs": Setting(
+        lambda k: {"scale": 1.0 / k.smoothness},
+        {"scale": (1e-3, 1e1)},
+        ("scale: nothing is proved about saddles",),
+    ),
     "trust-krylov": _TRUST,
     "trust-exact": _TRUST,
 }

@@ -15,19 +15,20 @@ PACKAGE = Path(asgld.__file__).parent
 
 # part -> the parts it may import; a part may always import itself.
 ALLOWED: dict[str, set[str]] = {
+    # checks of arguments: every part may use them
+    "_require": set(),
     # mathematics: imports nothing of ours
     "noise": set(),
     "reference": set(),
-    "_require": set(),
-    "theory": set(),
+    "theory": {"_require"},
     # what users install us for; never the reference, so that their agreement is evidence
     "optim": {"noise"},
     "data": {"noise"},
     "distributed": {"noise", "optim"},
     # what is minimized, and the door to it
-    "problems": set(),
+    "problems": {"_require"},
     "oracle": set(),
-    "curvature": {"oracle"},
+    "curvature": {"_require", "oracle"},
     # update rules: they see an oracle, never a problem
     "methods": {"_require", "noise", "optim", "oracle", "curvature"},
     # the loop, and the front door

@@ -39,7 +39,6 @@ BEHIND = {
     "cli": "typer",
     "plot": "matplotlib",
     "data": "sklearn",
-    "sweep": "joblib",
 }
 
 
@@ -123,6 +122,9 @@ def test_interpreter_that_is_not_here_is_a_row(tmp_path: Path) -> None:
     assert row == PACKAGES.Row("2.99", extras="this interpreter is not here")
 
 
-def test_version_is_said_once_and_right() -> None:
+def test_both_packages_have_one_version() -> None:
     assert asgld.__version__ == PROJECT["version"]
+    study = tomllib.loads((ROOT / "study" / "pyproject.toml").read_text())["project"]
+    assert study["version"] == PROJECT["version"]
+    assert f"asgld[all]=={PROJECT['version']}" in study["dependencies"]
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()

@@ -17,7 +17,7 @@ ADDRESS = "http://playground.test/"
 
 
 def _hook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hook", ROOT / "mkdocs_playground.py")
+    spec = importlib.util.spec_from_file_location("hook", ROOT / "pages" / "mkdocs_playground.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

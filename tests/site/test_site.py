@@ -135,7 +135,7 @@ def test_reference_says_something_about_each_name() -> None:
 
 def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    to_markdown = importlib.import_module("mkdocs_docstrings").to_markdown
+    to_markdown = importlib.import_module("pages.mkdocs_docstrings").to_markdown
     assert to_markdown(":class:`ASGLD` has :math:`D_k`, ``lr``") == "`ASGLD` has $D_k$, `lr`"
     formula = to_markdown("Rule:\n\n.. math::\n    x = 1,\n        y = 2\n\nThen")
     assert formula.split() == ["Rule:", "$$", "x", "=", "1,", "y", "=", "2", "$$", "Then"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import itertools
 import math
@@ -15,17 +16,27 @@ from typing import Any
 
 import pytest
 import torch
-from training_cases import (
-    WITHOUT_NOISE,
-    Rows,
-    figures,
-    gpt,
-    measure,
-    read_csv,
-    saddles,
-    summary,
-    training,
-)
+from helpers import ROOT
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+measure = importlib.import_module("measure")
+training = importlib.import_module("training")
+figures = importlib.import_module("training_figures")
+gpt = importlib.import_module("training_gpt")
+saddles = importlib.import_module("training_saddles")
+summary = importlib.import_module("training_summary")
+sys.path.remove(str(BENCHMARKS))
+
+Rows = list[dict[str, str]]
+WITHOUT_NOISE = {"SGD", "SGD, momentum", "AdamW", "Adagrad", "ASG", "NetworkASGLD, no noise"}
+
+
+def read_csv(path: Path) -> Rows:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _run(patch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -75,7 +86,7 @@ def test_other_seeds_are_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
              "--out", str(out))  # fmt: skip
     rows = read_csv(out)
     assert [row["seed"] for row in rows] == list("012345")
-    assert len({row["loss_20"] for row in rows}) == 6
+    assert len({row["loss_10"] for row in rows}) == 6
 
 
 def test_a_small_network_fits_few_data(results: Path) -> None:
@@ -253,6 +264,29 @@ def test_a_run_of_parts_replaces_its_rows_and_keeps_the_others(
         assert [new[key] for key in gpt.KEYS] == [old[key] for key in gpt.KEYS]
         if not is_measured_again:
             assert new == old
+
+
+def test_committed_runs_leave_with_noise_only_and_never_later_than_sgld() -> None:
+    """The interval of a median of ours does not lie beyond that of SGLD's."""
+    rows = [r for r in read_csv(measure.RESULTS / "training_saddles.csv") if r["is_best"] == "True"]
+    found = {(row["problem"], row["start"], row["optimizer"]): row for row in rows}
+    assert {problem for problem, _, _ in found} == set(saddles.WORKS)
+    for (problem, start, name), row in found.items():
+        stays = start == "exact saddle" and name in WITHOUT_NOISE
+        assert row["left"] == ("0" if stays else row["replicas"])
+        if name in ("AGLD", "ASGLD", "ASGLD, calibrated", "NetworkASGLD"):
+            theirs = found[problem, start, "SGLD"]
+            assert float(row["steps_low"]) <= float(theirs["steps_high"])
+            assert float(row["energy_median"]) <= float(theirs["energy_median"])
+
+
+def test_committed_runs_of_the_papers_rule_differ_from_adagrad_by_chance_alone() -> None:
+    wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
+    curves = summary.read(measure.RESULTS / "training_gpt.csv")
+    for (name, kind), ours in curves.items():
+        if name in ("ASGLD, calibrated", "ASG, calibrated"):
+            theirs = curves["Adagrad", kind].best_run
+            assert wilcoxon([ours.best_run[seed] - theirs[seed] for seed in range(9)]).pvalue > 0.05
 
 
 @pytest.mark.parametrize("name", ["gpt", "gpt_64", "saddles", "few_data"])

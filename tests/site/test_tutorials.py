@@ -52,6 +52,8 @@ def test_tutorial_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    # Threads of processes that a tutorial starts would wait for each other.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for shown, printed in outputs(page):
         # Words must be equal; numbers to 5 %, since sums are rounded differently elsewhere.

@@ -260,13 +260,11 @@ def test_a_folder_that_cannot_be_written_ends_with_one_line(
 ) -> None:
     out = tmp_path / "out"
     if trouble == "a full disk":
-        write = Path.write_bytes
 
-        def fill(path: Path, content: bytes) -> int:
-            write(path, content[:10])
+        def fail(*_: object) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(Path, "write_bytes", fill)
+        monkeypatch.setattr(os, "replace", fail)
     else:
         out.touch()
     arguments = ["reproduce", "--size", "tiny", "--jobs", "1", "--only", "noise", "--out", str(out)]

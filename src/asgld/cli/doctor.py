@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 import asgld
-from asgld.noise import Layout
 from asgld.optim import plan
 
-PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "joblib", "triton")
+PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "triton")
 
 
 def examine() -> None:
@@ -54,7 +53,7 @@ def examine() -> None:
 def _why_not(device: str) -> str | None:
     if device == "cuda" and not torch.cuda.is_available():
         return "there is no CUDA device"
-    return plan.unavailable_reason([torch.zeros(1, device=device)], [Layout.whole(1)])
+    return plan.unavailable_reason([torch.zeros(1, device=device)])
 
 
 def _version(package: str) -> str:

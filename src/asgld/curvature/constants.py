@@ -7,7 +7,6 @@ a Problem or Oracle together with a point x; an Oracle is read through its `free
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -15,10 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from asgld._require import require
 from asgld.curvature.model import ModelHessian
-from asgld.curvature.operator import as_operator
-from asgld.curvature.points import Neighborhood
-from asgld.curvature.spectrum import MAX_BYTES, Ends, Verdict, search_spectrum
+from asgld.curvature.operator import Neighborhood, as_operator
+from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
 
 # Single-sample gradients of an oracle asked for in one call.
 _CHUNK_BYTES = 2**26
@@ -47,11 +46,7 @@ def largest_curvature(
     *,
     rtol: float = 0.01,
     confidence: float = 0.999,
-    starts: int = 2,
-    seed: int = 0,
-    max_hvp: int = 1000,
-    dense_below: int = 128,
-    max_bytes: int = MAX_BYTES,
+    **effort: int,
 ) -> Estimate:
     """Largest absolute eigenvalue of the Hessian at x: the smoothness constant M, locally.
 
@@ -61,7 +56,8 @@ def largest_curvature(
         source: anything `classify` takes, with x; or anything `lambda_min` takes, without x, such
             as a `ModelHessian` at the model's present parameters or a matrix.
         rtol: stop when the interval is narrower than this part of the value.
-        confidence, starts, seed, max_hvp, dense_below, max_bytes: see `lambda_min`.
+        confidence: of the interval.
+        effort: starts, seed, max_hvp, dense_below, max_bytes as in `lambda_min`.
 
     >>> largest_curvature(lambda x: x[0] ** 2 - 3 * x[1] ** 2, torch.zeros(2)).value
     6.0
@@ -71,23 +67,16 @@ def largest_curvature(
     def bounds(ends: Ends) -> tuple[float, float]:
         return max(-ends.smallest, ends.largest, 0.0), max(-ends.lower, ends.upper, 0.0)
 
-    def judge(ends: Ends) -> Verdict:
+    def judge(ends: Ends) -> Enough:
         low, high = bounds(ends)
-        return Verdict.ENOUGH if high - low <= rtol * low else Verdict.GO_ON
+        return Enough.HERE if high - low <= rtol * low else Enough.NO
 
-    search = search_spectrum(
-        operator,
-        judge,
-        confidence=(1 + confidence) / 2,  # half of the risk for each end
-        starts=starts,
-        seed=seed,
-        max_hvp=max_hvp,
-        dense_below=dense_below,
-        max_bytes=max_bytes,
-    )
+    half_risk = (1 + confidence) / 2  # for each end
+    search = SpectrumSearch(operator, judge, Effort(half_risk, **effort))
     low, high = bounds(search.ends)
-    how = "assembled Hessian" if search.is_exact else f"Lanczos, {operator.num_hvp} products"
-    return Estimate(low, low, high, 1.0 if search.is_exact else confidence, how)
+    if search.is_exact:
+        return Estimate(low, low, high, 1.0, "assembled Hessian")
+    return Estimate(low, low, high, confidence, f"Lanczos, {operator.num_hvp} products")
 
 
 def gradient_variance(
@@ -108,55 +97,47 @@ def gradient_variance(
     Args:
         source: a `ModelHessian`, or an object with sample_grad(x, indices) and num_samples.
         x: the point; by default a model's present parameters.
-        num_samples: look at this many samples; None for all, which makes the value exact. A model's
-            are the first of its loader, which should then shuffle; an oracle's are drawn.
+        num_samples: look at this many samples; None for all, which makes the value exact. Of a
+            model they are the first of its loader, which should then shuffle; of an oracle they
+            are drawn.
         method: "samples" uses single-sample gradients; "batches", for models only, the spread of
             batch gradients, much cheaper and less certain. It supposes a shuffled loader.
         confidence: of the interval, by the normal approximation.
         seed: of the samples drawn of an oracle.
     """
-    if method not in ("samples", "batches"):
-        raise ValueError(f"method={method!r}: need 'samples' or 'batches'")
-    if num_samples is not None and num_samples < 2:
-        raise ValueError(f"num_samples={num_samples}: need at least 2, or None for all")
+    require(method in ("samples", "batches"), "method", method, "'samples' or 'batches'")
+    is_count = num_samples is None or num_samples >= 2
+    require(is_count, "num_samples", num_samples, "at least 2, or None for all")
     if isinstance(source, ModelHessian):
-        deviations, is_all, unit = _model_deviations(source, x, num_samples, method)
+        squares, is_all = _model_deviations(source, x, num_samples, method), num_samples is None
     else:
-        if method == "batches":
-            raise ValueError("method='batches' needs a ModelHessian; use method='samples'")
-        deviations, is_all, unit = _oracle_deviations(source, x, num_samples, seed)
-    count = len(deviations)
+        require(method == "samples", "method", method, "'samples', or a ModelHessian for 'batches'")
+        squares, is_all = _oracle_deviations(source, x, num_samples, seed)
+    count = len(squares)
     if count < 2:
-        raise ValueError(f"only {count} {unit} to compare: need at least 2")
+        raise ValueError(f"only {count} {method} to compare: need at least 2")
     if is_all and method == "samples":
-        value = float(deviations.mean())
-        return Estimate(value, value, value, 1.0, f"all {count} {unit}")
-    value = float(deviations.sum()) / (count - 1)
-    standard_error = float(deviations.std()) / math.sqrt(count)
+        value = float(squares.mean())
+        return Estimate(value, value, value, 1.0, f"all {count} samples")
+    value = float(squares.sum()) / (count - 1)
+    standard_error = float(squares.std()) / math.sqrt(count)
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * standard_error
-    return Estimate(value, max(0.0, value - reach), value + reach, confidence, f"{count} {unit}")
+    return Estimate(value, max(0.0, value - reach), value + reach, confidence, f"{count} {method}")
 
 
 def gradient_scale(
-    source: Any,
-    x: Tensor | None = None,
-    *,
-    batch_size: int = 1,
-    num_samples: int | None = None,
-    method: Literal["samples", "batches"] = "samples",
-    confidence: float = 0.95,
-    seed: int = 0,
+    source: Any, x: Tensor | None = None, *, batch_size: int = 1, **options: Any
 ) -> Estimate:
     r"""Root mean square of one coordinate of a minibatch gradient.
 
     .. math:: \sqrt{(\|\nabla f(x)\|^2 + \sigma^2 / B) / d}
 
-    It is the scale of what an adaptive method squares and sums. The arguments are those of
-    `gradient_variance`; of a source without samples the gradient alone counts.
+    An adaptive method squares and sums numbers of this scale. The other arguments are those of
+    `gradient_variance`; a source without samples has a gradient and no variance.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}: need at least 1")
-    if isinstance(source, ModelHessian):
+    require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    is_model = isinstance(source, ModelHessian)
+    if is_model:
         gradient = source.grad(source.x if x is None else x)
     else:
         around = Neighborhood(source, _need(x))
@@ -166,52 +147,41 @@ def gradient_scale(
     def scale(variance: float) -> float:
         return math.sqrt((square + variance / batch_size) / gradient.numel())
 
-    if not isinstance(source, ModelHessian) and getattr(source, "num_samples", None) is None:
+    if not is_model and getattr(source, "num_samples", None) is None:
         return Estimate(scale(0.0), scale(0.0), scale(0.0), 1.0, "full gradient")
-    variance = gradient_variance(
-        source, x, num_samples=num_samples, method=method, confidence=confidence, seed=seed
-    )
-    return Estimate(
-        scale(variance.value),
-        scale(variance.lower),
-        scale(variance.upper),
-        variance.confidence,
-        f"full gradient and {variance.how}",
-    )
+    found = gradient_variance(source, x, **options)
+    value, lower, upper = map(scale, (found.value, found.lower, found.upper))
+    return Estimate(value, lower, upper, found.confidence, f"full gradient and {found.how}")
 
 
 def _model_deviations(
     source: ModelHessian, x: Tensor | None, num_samples: int | None, method: str
-) -> tuple[Tensor, bool, str]:
-    """|g_i - mean|^2 of samples, or n_b |g_b - mean|^2 of batches; all?; a word."""
+) -> Tensor:
+    """|g_i - mean|^2 of samples, or n_b |g_b - mean|^2 of batches."""
     x = source.x if x is None else x
-    batches: Any = source
-    is_all = num_samples is None
+    batches = source.batches
     if num_samples is not None:
-        batches, seen = [], 0
-        for batch in source.batches():
-            batches.append(batch)
-            seen += batch[1]
+        kept, seen = [], 0
+        for part in source.batches():
+            kept.append(part)
+            seen += part[1]
             if seen >= num_samples:
                 break
-
-    def again() -> Iterator[tuple[Any, int, float]]:
-        return source.batches() if is_all else iter(batches)
-
-    mean = source.mean_grad(x, again())
+        batches = kept.__iter__
+    mean = source.mean_grad(x, batches())
     found: list[Tensor] = []
-    for batch, size, weight in again():
+    for part in batches():
         if method == "batches":
-            gradient = source.mean_grad(x, [(batch, size, weight)])
-            found.append(size * _squares((gradient - mean)[None]))
+            found.append(part[1] * _squares((source.mean_grad(x, [part]) - mean)[None]))
         else:
-            found.extend(_squares(rows - mean) for rows in source.sample_grads(x, batch))
-    return torch.cat(found), is_all, method
+            found.extend(_squares(rows - mean) for rows in source.sample_grads(x, part[0]))
+    return torch.cat(found)
 
 
 def _oracle_deviations(
     source: Any, x: Tensor | None, num_samples: int | None, seed: int
-) -> tuple[Tensor, bool, str]:
+) -> tuple[Tensor, bool]:
+    """|g_i - mean|^2 of samples, and whether these are all samples."""
     f = source.free() if hasattr(source, "free") else source
     n = getattr(f, "num_samples", None)
     if n is None or not hasattr(f, "sample_grad"):
@@ -231,7 +201,7 @@ def _oracle_deviations(
         f.sample_grad(x.expand(len(part), -1), part[:, None]) for part in torch.split(indices, rows)
     ]
     mean = sum((chunk.sum(0) for chunk in chunks), torch.zeros_like(x)) / count
-    return torch.cat([_squares(chunk - mean) for chunk in chunks]), count == n, "samples"
+    return torch.cat([_squares(chunk - mean) for chunk in chunks]), count == n
 
 
 def _need(x: Tensor | None) -> Tensor:

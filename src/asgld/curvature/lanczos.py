@@ -45,6 +45,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asgld._require import require
 from asgld.curvature.operator import SymmetricOperator, require_symmetric
 
 # Basis vectors come in blocks, so that memory grows with the steps taken, not with those allowed.
@@ -70,8 +71,7 @@ def steps_needed(
     >>> steps_needed(10_000_000, accuracy=0.01)
     156
     """
-    if not accuracy > 0:
-        raise ValueError(f"accuracy={accuracy}: need a positive fraction of the spectrum's width")
+    require(accuracy > 0, "accuracy", accuracy, "a positive fraction of the spectrum's width")
     check_chance(confidence, starts)
     t = overlap(max(dim, 3), (1 - confidence) ** (1 / starts))
     steps = math.ceil((math.acosh(1 / t) / math.asinh(math.sqrt(accuracy)) + 1) / 2)
@@ -79,10 +79,8 @@ def steps_needed(
 
 
 def check_chance(confidence: float, starts: int) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence}: need a number strictly between 0 and 1")
-    if not isinstance(starts, int) or starts < 1:
-        raise ValueError(f"starts={starts!r}: need a positive integer")
+    require(0 < confidence < 1, "confidence", confidence, "a number strictly between 0 and 1")
+    require(isinstance(starts, int) and starts >= 1, "starts", starts, "a positive integer")
 
 
 class Krylov:
@@ -138,8 +136,7 @@ class Krylov:
     def checkpoints(self, max_steps: float = math.inf) -> Iterator[None]:
         """Extend until no step is left, and pause where a look at the run is worth its price.
 
-        Decomposing T costs m^3: after a look, the next one is a tenth more steps away, or at the
-        end.
+        A look decomposes T, which costs m^3: the next one is a tenth more steps away, or the last.
         """
         check_at, is_last = 1, False
         while not is_last:
@@ -159,6 +156,10 @@ class Krylov:
             self._ritz = values, vectors
         return self._ritz
 
+    def smallest_vector(self) -> Tensor:
+        """The Ritz vector of the smallest Ritz value, up to rounding of unit length."""
+        return self.vectors(self.ritz()[1][:, :1])[:, 0]
+
     def hidden_below(self, t: float, error: float = 0.0) -> float:
         """theta_1 - lambda*: how far below the Ritz values an eigenvector with |c| > t can lie.
 
@@ -169,7 +170,7 @@ class Krylov:
         return self._hidden(values - values[0], t, error)
 
     def hidden_above(self, t: float, error: float = 0.0) -> float:
-        """The same above the largest Ritz value."""
+        """How far above the largest Ritz value such an eigenvector can lie."""
         values = self.ritz()[0]
         return self._hidden(values[-1] - values, t, error)
 
@@ -212,17 +213,16 @@ class Krylov:
         if self.betas[-1] == 0.0:
             return 0.0
         target = float(np.log(np.asarray(self.betas)).sum()) - math.log(t)
+        logs = np.log(np.maximum(gaps, 1e-320))
         # shift^m <= product of (gap + shift), with equality where all gaps vanish.
         high = target / len(gaps)
         low = high - 1.0
-        while np.logaddexp(np.log(np.maximum(gaps, 1e-320)), low).sum() > target:
+        while np.logaddexp(logs, low).sum() > target:
             low -= 2 * (high - low)
         for _ in range(60):
             middle = (low + high) / 2
-            if np.logaddexp(np.log(np.maximum(gaps, 1e-320)), middle).sum() > target:
-                high = middle
-            else:
-                low = middle
+            is_above = np.logaddexp(logs, middle).sum() > target
+            low, high = (low, middle) if is_above else (middle, high)
         return math.exp(high)
 
     def _store(self, q: Tensor) -> None:

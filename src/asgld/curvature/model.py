@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
+from asgld._require import require
+
 Leaves = dict[str, Tensor]
+Part = tuple[Any, int, float]  # a batch, its samples, the weight of its loss
 
 
 class ModelHessian:
@@ -61,10 +64,8 @@ class ModelHessian:
         reduction: Literal["mean", "sum"] = "mean",
         train: bool = False,
     ) -> None:
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction={reduction!r}: need 'mean' or 'sum', as loss_fn does it")
-        if not weight_decay >= 0:
-            raise ValueError(f"weight_decay={weight_decay}: need a number >= 0")
+        require(reduction in ("mean", "sum"), "reduction", reduction, "'mean' or 'sum', as loss_fn")
+        require(weight_decay >= 0, "weight_decay", weight_decay, "a number >= 0")
         if iter(loader) is loader:
             raise TypeError(
                 f"loader is {type(loader).__name__}, which can be read once only; it is read for "
@@ -117,44 +118,46 @@ class ModelHessian:
         """Gradient of f at x."""
         return self.mean_grad(x, self.batches())
 
-    def mean_grad(self, x: Tensor, batches: Iterable[tuple[Any, int, float]]) -> Tensor:
+    def mean_grad(self, x: Tensor, batches: Iterable[Part]) -> Tensor:
         """Gradient of the loss over some of the `batches()`, weight decay included."""
-        total, count = torch.zeros(self.dim, dtype=self.dtype, device=self.device), 0
         leaves = self._split(x)
-        with torch.enable_grad(), self._mode():
-            for batch, size, weight in batches:
-                gradients = self._gradients(leaves, batch, create_graph=False)
-                total.add_(self._flatten(gradients), alpha=weight)
-                count += size
-        return total.div_(count).add_(x.to(total), alpha=self.weight_decay)
+        return self._mean(lambda batch: self._gradients(leaves, batch), x, batches)
 
     def hvp(self, x: Tensor, v: Tensor) -> Tensor:
         """Hessian of f at x times v."""
         if v.shape != (self.dim,):
             raise ValueError(f"v has shape {tuple(v.shape)}: need ({self.dim},)")
-        total, count = torch.zeros(self.dim, dtype=self.dtype, device=self.device), 0
         leaves, directions = self._split(x), self._split(v)
-        # Fused attention kernels cannot be differentiated twice; the plain one can.
-        with torch.enable_grad(), self._mode(), sdpa_kernel(SDPBackend.MATH):
-            for batch, size, weight in self.batches():
-                gradients = self._gradients(leaves, batch, create_graph=True)
-                curved = [
-                    (g, directions[name])
-                    for name, g in zip(leaves, gradients, strict=True)
-                    if g.requires_grad
-                ]
-                if curved:  # else the loss of this batch is linear
-                    products = torch.autograd.grad(
-                        [g for g, _ in curved],
-                        list(leaves.values()),
-                        grad_outputs=[direction for _, direction in curved],
-                        materialize_grads=True,
-                    )
-                    total.add_(self._flatten(products), alpha=weight)
-                count += size
-        return total.div_(count).add_(v.to(total), alpha=self.weight_decay)
 
-    def batches(self) -> Iterator[tuple[Any, int, float]]:
+        def product(batch: Any) -> Iterable[Tensor]:
+            gradients = self._gradients(leaves, batch, create_graph=True)
+            pairs = zip(gradients, directions.values(), strict=True)
+            curved = [(g, direction) for g, direction in pairs if g.requires_grad]
+            if not curved:  # the loss of this batch is linear
+                return [torch.zeros_like(leaf) for leaf in leaves.values()]
+            outputs, weights = zip(*curved, strict=True)
+            inputs = list(leaves.values())
+            return torch.autograd.grad(outputs, inputs, weights, materialize_grads=True)
+
+        # Fused attention kernels cannot be differentiated twice; the plain one can.
+        with sdpa_kernel(SDPBackend.MATH):
+            return self._mean(product, v, self.batches())
+
+    def _mean(
+        self,
+        part: Callable[[Any], Iterable[Tensor]],
+        decayed: Tensor,
+        batches: Iterable[Part],
+    ) -> Tensor:
+        """Mean over samples of a vector computed batch by batch, and its weight decay."""
+        total, count = torch.zeros(self.dim, dtype=self.dtype, device=self.device), 0
+        with torch.enable_grad(), self._mode():
+            for batch, size, weight in batches:
+                total.add_(self._flatten(part(batch)), alpha=weight)
+                count += size
+        return total.div_(count).add_(decayed.to(total), alpha=self.weight_decay)
+
+    def batches(self) -> Iterator[Part]:
         """Batches on the model's device, the number of samples of each, and the loss's weight."""
         is_empty = True
         for batch in self.loader:
@@ -179,32 +182,26 @@ class ModelHessian:
 
         size = _batch_size(batch)
         itemsize = torch.finfo(self.dtype).bits // 8
-        rows = max(1, min(size, max_bytes // (self.dim * itemsize)))
-        for begin in range(0, size, rows):
-            chunk = _slice(batch, begin, begin + rows)
+        step = max(1, min(size, max_bytes // (self.dim * itemsize)))
+        for begin in range(0, size, step):
+            chunk = _slice(batch, begin, begin + step)
             with torch.enable_grad(), self._mode():
                 try:
                     tree = torch.func.vmap(torch.func.grad(of_one), (None, 0))(leaves, chunk)
-                    gradients = torch.cat([t.flatten(1).to(self.dtype) for t in tree.values()], 1)
+                    parts = [t.detach().flatten(1).to(self.dtype) for t in tree.values()]
+                    gradients = torch.cat(parts, dim=1)
                 except (RuntimeError, ValueError):
-                    gradients = self._one_by_one(x, chunk)
+                    split = self._split(x)
+                    single = (_slice(chunk, i, i + 1) for i in range(_batch_size(chunk)))
+                    rows = [self._flatten(self._gradients(split, sample)) for sample in single]
+                    gradients = torch.stack(rows)
             yield gradients + decay
 
-    def _one_by_one(self, x: Tensor, chunk: Any) -> Tensor:
-        leaves = self._split(x)
-        rows = []
-        for i in range(_batch_size(chunk)):
-            alone = _slice(chunk, i, i + 1)
-            rows.append(self._flatten(self._gradients(leaves, alone, create_graph=False)))
-        return torch.stack(rows)
-
-    def _gradients(self, leaves: Leaves, batch: Any, *, create_graph: bool) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(
-            self._loss(leaves, batch),
-            list(leaves.values()),
-            create_graph=create_graph,
-            materialize_grads=True,
-        )
+    def _gradients(
+        self, leaves: Leaves, batch: Any, *, create_graph: bool = False
+    ) -> tuple[Tensor, ...]:
+        loss, inputs = self._loss(leaves, batch), list(leaves.values())
+        return torch.autograd.grad(loss, inputs, create_graph=create_graph, materialize_grads=True)
 
     def _loss(self, leaves: Leaves, batch: Any) -> Tensor:
         # Copies of the buffers take what batch normalization would write into the model's own.

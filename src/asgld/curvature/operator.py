@@ -1,9 +1,10 @@
-"""One form for every symmetric matrix whose eigenvalues are asked for: products with a vector.
+"""The two forms in which this package reads its input: a symmetric matrix, a function around x.
 
 A Hessian arrives as a torch callable v -> Hv, as a dense matrix, or as an object with `shape` and
 `@`: a scipy LinearOperator or sparse matrix (NumPy vectors), a curvlinops operator or a
 `ModelHessian` (torch vectors; such objects have a `device`). `SymmetricOperator` checks every
-product and counts it.
+product and counts it. A function arrives as a torch function, or as an object with derivatives;
+`Neighborhood` gives both the same face.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Relative asymmetry that no rounding explains, while differences of gradients stay below it.
+from asgld._require import require
+from asgld.oracle.functions import torch_function
+
+# Rounding never explains a larger relative asymmetry; differences of gradients stay below it.
 _ASYMMETRY = 1e-3
 
 
@@ -54,12 +58,11 @@ class SymmetricOperator:
                 f"{tuple(v.shape)}: need the same shape"
             )
         result = result.detach().to(device=self.device, dtype=self.dtype)
-        if not bool(torch.isfinite(result).all()):
-            bad = int((~torch.isfinite(result)).sum())
-            raise ValueError(
-                f"the Hessian-vector product has {bad} of {self.dim} entries NaN or infinite "
-                f"(call {self.num_hvp}); check that the function is twice differentiable at x"
-            )
+        require_finite(
+            result,
+            "the Hessian-vector product",
+            f" (call {self.num_hvp}); check that the function is twice differentiable at x",
+        )
         return result
 
     def dense(self) -> Tensor:
@@ -75,7 +78,7 @@ def as_operator(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> SymmetricOperator:
-    """Turn what users have into a SymmetricOperator; see the module's docstring for what that is.
+    """The operator that a user's matrix, callable or object stands for; see the module.
 
     >>> A = as_operator(np.diag([2.0, -1.0]))
     >>> A(torch.tensor([1.0, 1.0], dtype=torch.float64)), A.num_hvp
@@ -83,51 +86,45 @@ def as_operator(
     """
     if isinstance(operator, SymmetricOperator):
         return operator
-    if isinstance(operator, np.ndarray | Tensor):
-        matrix = torch.as_tensor(operator)
-        _check_square(tuple(matrix.shape), dim)
-        dtype = dtype or torch.float64
-        if matrix.is_complex():
-            raise ValueError(f"operator has dtype {matrix.dtype}: need a real symmetric matrix")
-        matrix = matrix.to(dtype=dtype, device=device)
-        check_symmetric(matrix)
-        return SymmetricOperator(
-            lambda v: matrix @ v, len(matrix), dtype=dtype, device=matrix.device
-        )
+    if isinstance(operator, np.ndarray):
+        operator = torch.from_numpy(operator)
     if hasattr(operator, "shape") and hasattr(operator, "__matmul__"):
-        _check_square(tuple(operator.shape), dim)
-        if hasattr(operator, "device"):  # torch vectors, as in curvlinops
-            own = getattr(operator, "dtype", None)
-            return SymmetricOperator(
-                lambda v: operator @ v,
-                operator.shape[0],
-                dtype=dtype or (own if isinstance(own, torch.dtype) else torch.float64),
-                device=device or operator.device,
-            )
-        return SymmetricOperator(
-            lambda v: torch.from_numpy(np.asarray(operator @ v.cpu().numpy())),
-            operator.shape[0],
-            dtype=dtype or torch.float64,
-            device=device,
+        shape = tuple(operator.shape)
+        if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
+            raise ValueError(f"operator has shape {shape}: need a square matrix")
+        if dim is not None and dim != shape[0]:
+            raise ValueError(f"dim={dim} but operator has shape {shape}: leave dim out")
+        dim = shape[0]
+        product: Callable[[Tensor], Tensor] = operator.__matmul__
+        if isinstance(operator, Tensor):
+            if operator.is_complex():
+                raise ValueError(f"operator has dtype {operator.dtype}: need a real symmetric one")
+            matrix = operator.to(dtype=dtype or torch.float64, device=device)
+            check_symmetric(matrix)
+            product, dtype, device = matrix.__matmul__, matrix.dtype, matrix.device
+        elif hasattr(operator, "device"):  # torch vectors, as in curvlinops
+            own, device = getattr(operator, "dtype", None), device or operator.device
+            dtype = dtype or (own if isinstance(own, torch.dtype) else None)
+        else:  # NumPy vectors
+            product = lambda v: torch.from_numpy(np.asarray(operator @ v.cpu().numpy()))  # noqa: E731
+    elif callable(operator):
+        is_length = isinstance(dim, int) and dim >= 1
+        require(is_length, "dim", dim, "a positive integer, the length of v in a callable v -> Hv")
+        product = operator
+    else:
+        raise TypeError(
+            f"operator is {type(operator).__name__}: need a callable v -> Hv with dim=, a square "
+            "matrix, or an object with shape and @ (a scipy LinearOperator, a ModelHessian)"
         )
-    if callable(operator):
-        if dim is None:
-            raise ValueError("dim=None: a callable v -> Hv needs dim, the length of v")
-        if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"dim={dim!r}: need a positive integer, the length of v")
-        return SymmetricOperator(operator, dim, dtype=dtype or torch.float64, device=device)
-    raise TypeError(
-        f"operator is {type(operator).__name__}: need a callable v -> Hv with dim=, a square "
-        "matrix, or an object with shape and @ (a scipy LinearOperator, a ModelHessian)"
-    )
+    assert dim is not None
+    return SymmetricOperator(product, dim, dtype=dtype or torch.float64, device=device)
 
 
 def check_symmetric(matrix: Tensor) -> float:
     """Largest asymmetry of a matrix; an error where it is too large to be rounding."""
-    if not bool(torch.isfinite(matrix).all()):
-        raise ValueError("the matrix has NaN or infinite entries")
-    asymmetry = float((matrix - matrix.T).abs().max()) if matrix.numel() else 0.0
-    require_symmetric(asymmetry, float(matrix.abs().max()) if matrix.numel() else 0.0)
+    require_finite(matrix, "the matrix")
+    asymmetry = float((matrix - matrix.T).abs().max())
+    require_symmetric(asymmetry, float(matrix.abs().max()))
     return asymmetry
 
 
@@ -140,8 +137,69 @@ def require_symmetric(asymmetry: float, scale: float) -> None:
         )
 
 
-def _check_square(shape: tuple[int, ...], dim: int | None) -> None:
-    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
-        raise ValueError(f"operator has shape {shape}: need a square matrix")
-    if dim is not None and dim != shape[0]:
-        raise ValueError(f"dim={dim} but operator has shape {shape}: leave dim out")
+def require_finite(tensor: Tensor, what: str, hint: str = "") -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise ValueError(f"{what} has {bad} of {tensor.numel()} entries NaN or infinite{hint}")
+
+
+class Neighborhood:
+    """f, its gradient and its Hessian on flat vectors around x, whatever the user brought."""
+
+    def __init__(self, fun: Any, x: Any) -> None:
+        point = torch.as_tensor(x).detach()
+        if not point.is_floating_point():
+            point = point.to(torch.float64)
+        if point.numel() == 0:
+            raise ValueError("x is empty: need at least one coordinate")
+        require_finite(point, "x")
+        self.shape = point.shape
+        self._call_shape: tuple[int, ...] = (point.numel(),)
+        if hasattr(fun, "grad") and hasattr(fun, "hvp"):
+            self._f = fun.free() if hasattr(fun, "free") else fun  # an oracle would count
+            dim = getattr(self._f, "dim", None)
+            if point.dim() != 1 or (dim is not None and dim != point.numel()):
+                raise ValueError(
+                    f"x has shape {tuple(point.shape)}: need one point of shape "
+                    f"({'dim' if dim is None else dim},); classify replicas one by one"
+                )
+        elif callable(fun):
+            self._f = torch_function(lambda y: fun(y.reshape(point.shape)), point.numel())
+            self._call_shape = (1, point.numel())  # it takes rows
+        else:
+            raise TypeError(
+                f"fun is {type(fun).__name__}: need a torch function of x, or an object with "
+                "grad(x) and hvp(x, v)"
+            )
+        # A model computes where its parameters are, and in their type.
+        dtype, device = getattr(self._f, "dtype", None), getattr(self._f, "device", None)
+        self.x = point.reshape(-1).to(
+            dtype=dtype if isinstance(dtype, torch.dtype) else torch.float64, device=device
+        )
+        self.has_values = hasattr(self._f, "value")
+
+    def value(self, y: Tensor) -> float:
+        result = torch.as_tensor(self._f.value(y.reshape(self._call_shape)))
+        if result.numel() != 1:
+            raise ValueError(f"value(x) has shape {tuple(result.shape)}: need a scalar at a point")
+        return float(result)
+
+    def grad(self, y: Tensor) -> Tensor:
+        gradient = torch.as_tensor(self._f.grad(y.reshape(self._call_shape)))
+        if gradient.shape != self._call_shape:
+            raise ValueError(
+                f"grad(x) has shape {tuple(gradient.shape)}: need the shape {tuple(y.shape)} of x"
+            )
+        gradient = gradient.detach().reshape(-1).to(self.x)
+        if y is self.x:
+            require_finite(gradient, "grad(x)", ": f is not differentiable at x")
+        return gradient
+
+    def hessian(self) -> SymmetricOperator:
+        x = self.x.reshape(self._call_shape)
+
+        def product(v: Tensor) -> Tensor:
+            result = torch.as_tensor(self._f.hvp(x, v.reshape(self._call_shape)))
+            return result.reshape(-1) if result.shape == self._call_shape else result
+
+        return SymmetricOperator(product, x.numel(), dtype=x.dtype, device=x.device)

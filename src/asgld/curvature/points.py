@@ -1,8 +1,22 @@
-"""Is this point a minimum? `classify` answers: a kind, the numbers behind it, a sentence."""
+r"""Is this point a minimum? `classify` answers: a kind, the numbers behind it, a sentence.
+
+At a critical point with a zero eigenvalue the Hessian decides nothing: x^4, -x^4 and a valley of
+minimizers look alike. The way f moves along the flat directions tells them apart. A point is
+accepted with tolerances (eps, gamma), and these allow f, at distance t, to change by
+
+    tolerance(t) = eps t + gamma t^2 / 2 + rounding.
+
+Along rays in the flat space, and along descent paths that start on them (a valley may be
+curved), the **first exit** of f(y) - f(x) from this tolerance decides: below it, f falls faster
+than an (eps, gamma) second-order point allows and the point is no minimum; above it, the path
+climbs and ends. The first exit, not the lowest value, keeps the test local: the basin behind a
+barrier does not count. Finding no way down is evidence, not proof.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -12,27 +26,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgld.curvature.flat import Descent, FlatProbe
-from asgld.curvature.operator import SymmetricOperator
-from asgld.curvature.spectrum import (
-    DEFAULT_CONFIDENCE,
-    DENSE_BELOW,
-    MAX_BYTES,
-    Ends,
-    Search,
-    Verdict,
-    search_spectrum,
-)
-from asgld.oracle.functions import torch_function
+from asgld._require import require
+from asgld.curvature.operator import Neighborhood
+from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
 
 # Flat directions kept of each Lanczos run to be searched for a way down.
 _FLAT_DIRECTIONS = 4
 # Residual, relative to the eigenvalue, at which a direction of negative curvature is reported.
 _PURITY = 0.05
+# Distances along a flat ray double from this part of the radius to all of it.
+_FIRST_DISTANCE = 2.0**-14
+_DESCENT_STEPS = 40
+_MEMORY = 8
+_MAX_HALVINGS = 12
 
 
 class Kind(Enum):
-    """What a point is; the values are sentences."""
+    """The kind of a point; the values are sentences."""
 
     MINIMUM = "a minimum: the gradient vanishes and no direction leads down"
     STRICT_SADDLE = "a strict saddle: the gradient vanishes and a direction curves down"
@@ -44,7 +54,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """What `classify` found at a point.
+    """The answer of `classify`.
 
     ==============  ====================================================================
     kind            the verdict
@@ -94,12 +104,12 @@ def classify(
     *,
     eps: float,
     gamma: float,
-    confidence: float = DEFAULT_CONFIDENCE,
-    seed: int = 0,
-    starts: int = 2,
+    confidence: float = Effort.confidence,
+    seed: int = Effort.seed,
+    starts: int = Effort.starts,
     max_hvp: int = 2000,
-    dense_below: int = DENSE_BELOW,
-    max_bytes: int = MAX_BYTES,
+    dense_below: int = Effort.dense_below,
+    max_bytes: int = Effort.max_bytes,
     num_rays: int = 6,
     radius: float | None = None,
 ) -> Point:
@@ -143,37 +153,21 @@ def classify(
     >>> classify(lambda x: x[0] ** 3, torch.zeros(2), eps=1e-6, gamma=1e-3).kind.name
     'DEGENERATE'
     """
-    for name, tolerance in (("eps", eps), ("gamma", gamma)):
-        if not (tolerance > 0 and math.isfinite(tolerance)):
-            raise ValueError(f"{name}={tolerance}: need a positive finite number")
-    if radius is not None and not radius > 0:
-        raise ValueError(f"radius={radius}: need a positive number, or None")
-    if not isinstance(num_rays, int) or num_rays < 1:
-        raise ValueError(f"num_rays={num_rays!r}: need a positive integer")
+    require(0 < eps < math.inf, "eps", eps, "a positive finite number")
+    require(0 < gamma < math.inf, "gamma", gamma, "a positive finite number")
+    require(radius is None or radius > 0, "radius", radius, "a positive number, or None")
+    is_count = isinstance(num_rays, int) and num_rays >= 1
+    require(is_count, "num_rays", num_rays, "a positive integer")
+    effort = Effort(confidence, starts, seed, max_hvp, dense_below, max_bytes)
     around = Neighborhood(fun, x)
     gradient = around.grad(around.x)
     gradient_norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     value = around.value(around.x) if around.has_values else None
     if gradient_norm > eps:
-        return Point(
-            Kind.NOT_STATIONARY,
-            gradient_norm,
-            eps,
-            gamma,
-            f"the gradient has norm {gradient_norm:.3g} > eps = {eps:.3g}",
-            value=value,
-        )
+        summary = f"the gradient has norm {gradient_norm:.3g} > eps = {eps:.3g}"
+        return Point(Kind.NOT_STATIONARY, gradient_norm, eps, gamma, summary, value=value)
     operator = around.hessian()
-    search = search_spectrum(
-        operator,
-        lambda ends: _judge(ends, gamma),
-        confidence=confidence,
-        starts=starts,
-        seed=seed,
-        max_hvp=max_hvp,
-        dense_below=dense_below,
-        max_bytes=max_bytes,
-    )
+    search = SpectrumSearch(operator, lambda ends: _judge(ends, gamma), effort)
     vector, smallest, residual = search.smallest_vector()
     descent = None
     kind = _second_order_kind(search, smallest, gamma)
@@ -208,21 +202,19 @@ def classify(
     )
 
 
-def _judge(ends: Ends, gamma: float) -> Verdict:
+def _judge(ends: Ends, gamma: float) -> Enough:
     """Whether the bounds of one start suffice for one of the kinds."""
-    if ends.smallest + ends.roundoff < -gamma:
-        if ends.largest > -gamma:
-            # Curvature below -gamma and curvature above it: a saddle. A little more work gives a
-            # direction that deserves the name.
-            is_pure = ends.residual <= _PURITY * abs(ends.smallest)
-            return Verdict.PROVED if is_pure else Verdict.GO_ON
-        return Verdict.ENOUGH if ends.upper < -gamma else Verdict.GO_ON
-    if ends.lower >= gamma or (ends.lower >= -gamma and ends.smallest < gamma):
-        return Verdict.ENOUGH
-    return Verdict.GO_ON
+    if ends.smallest + ends.roundoff >= -gamma:
+        is_flat = ends.lower >= -gamma and ends.smallest < gamma
+        return Enough.HERE if ends.lower >= gamma or is_flat else Enough.NO
+    if ends.largest <= -gamma:
+        return Enough.HERE if ends.upper < -gamma else Enough.NO
+    # Curvature below -gamma and curvature above it: a saddle. A little more work gives a direction
+    # that deserves the name.
+    return Enough.PROVED if ends.residual <= _PURITY * abs(ends.smallest) else Enough.NO
 
 
-def _second_order_kind(search: Search, smallest: float, gamma: float) -> Kind | None:
+def _second_order_kind(search: SpectrumSearch, smallest: float, gamma: float) -> Kind | None:
     """The kind as far as the Hessian decides; None where flat directions must be followed."""
     ends = search.ends
     if smallest + ends.roundoff < -gamma:
@@ -238,7 +230,7 @@ def _second_order_kind(search: Search, smallest: float, gamma: float) -> Kind | 
 def _summary(
     kind: Kind,
     smallest: float,
-    search: Search,
+    search: SpectrumSearch,
     confidence: float,
     descent: Descent | None,
     gamma: float,
@@ -246,105 +238,161 @@ def _summary(
 ) -> str:
     ends = search.ends
     how = "" if search.is_exact else f" with confidence {confidence:.7g}"
+    near_zero = f"smallest curvature {smallest:.2g} is within gamma = {gamma:.3g} of 0"
     if kind is Kind.STRICT_SADDLE:
         return f"curvature {smallest:.4g} < -gamma = {-gamma:.3g} along `direction`"
     if kind is Kind.MAXIMUM:
         return f"all curvatures are in [{smallest:.4g}, {ends.upper:.4g}], below -gamma{how}"
-    if kind is Kind.DEGENERATE:
-        assert descent is not None
-        return (
-            f"smallest curvature {smallest:.2g} is within gamma = {gamma:.3g} of 0, and f falls by "
-            f"{descent.drop:.3g} at distance {descent.distance:.3g} along `direction`"
-        )
     if kind is Kind.MINIMUM:
         bound = f"all curvatures are at least {ends.lower:.4g}{how}"
         if ends.lower >= gamma:
             return bound
         return f"{bound}; f does not fall along the directions flatter than gamma = {gamma:.3g}"
+    if descent is not None:
+        where = f"at distance {descent.distance:.3g} along `direction`"
+        return f"{near_zero}, and f falls by {descent.drop:.3g} {where}"
     if ends.lower >= -gamma and not has_values:
         return (
-            f"smallest curvature {smallest:.2g} is within gamma = {gamma:.3g} of 0, and there are "
-            "no function values to follow it; give an object with value(x)"
+            f"{near_zero}, and there are no function values to follow it; give an object with "
+            "value(x)"
         )
+    remedy = "; allow more products with max_hvp"
     if ends.is_at_floor:
-        return (
-            f"smallest curvature is in [{ends.lower:.4g}, {smallest:.4g}]{how}, which includes "
-            f"-gamma = {-gamma:.3g}, and rounding allows no better; use float64, a larger gamma, "
-            "or more starts"
-        )
+        remedy = ", and rounding allows no better; use float64, a larger gamma, or more starts"
     return (
         f"smallest curvature is in [{ends.lower:.4g}, {smallest:.4g}]{how}, which includes "
-        f"-gamma = {-gamma:.3g}; allow more products with max_hvp"
+        f"-gamma = {-gamma:.3g}{remedy}"
     )
 
 
-class Neighborhood:
-    """f, its gradient and its Hessian on flat vectors around x, whatever the user brought."""
+@dataclass(frozen=True)
+class Descent:
+    """A witness that x is no minimum: f(x + distance * direction) = f(x) - drop."""
 
-    def __init__(self, fun: Any, x: Any) -> None:
-        point = torch.as_tensor(x).detach()
-        if not point.is_floating_point():
-            point = point.to(torch.float64)
-        if point.numel() == 0:
-            raise ValueError("x is empty: need at least one coordinate")
-        if not bool(torch.isfinite(point).all()):
-            bad = int((~torch.isfinite(point)).sum())
-            raise ValueError(f"x has {bad} of {point.numel()} entries NaN or infinite")
-        self.shape = point.shape
-        if hasattr(fun, "grad") and hasattr(fun, "hvp"):
-            if hasattr(fun, "free"):  # an oracle: look without being counted
-                fun = fun.free()
-            dim = getattr(fun, "dim", None)
-            if point.dim() != 1 or (dim is not None and dim != point.numel()):
-                raise ValueError(
-                    f"x has shape {tuple(point.shape)}: need one point of shape "
-                    f"({'dim' if dim is None else dim},); classify replicas one by one"
-                )
-            self._f = fun
-            self._call_shape: tuple[int, ...] = (point.numel(),)
-        elif callable(fun):
-            self._f = torch_function(lambda y: fun(y.reshape(point.shape)), point.numel())
-            self._call_shape = (1, point.numel())  # it takes rows
-        else:
-            raise TypeError(
-                f"fun is {type(fun).__name__}: need a torch function of x, or an object with "
-                "grad(x) and hvp(x, v)"
-            )
-        # A model computes where its parameters are, and in their type.
-        dtype, device = getattr(fun, "dtype", None), getattr(fun, "device", None)
-        self.x = point.reshape(-1).to(
-            dtype=dtype if isinstance(dtype, torch.dtype) else torch.float64, device=device
-        )
-        self.has_values = hasattr(self._f, "value")
+    direction: Tensor
+    distance: float
+    drop: float
 
-    def value(self, y: Tensor) -> float:
-        result = torch.as_tensor(self._f.value(y.reshape(self._call_shape)))
-        if result.numel() != 1:
-            raise ValueError(
-                f"value(x) has shape {tuple(result.shape)}: need a scalar at one point x"
-            )
-        return float(result)
 
-    def grad(self, y: Tensor) -> Tensor:
-        gradient = torch.as_tensor(self._f.grad(y.reshape(self._call_shape)))
-        if gradient.shape != self._call_shape:
-            raise ValueError(
-                f"grad(x) has shape {tuple(gradient.shape)}: need the shape {tuple(y.shape)} of x"
-            )
-        gradient = gradient.detach().reshape(-1).to(self.x)
-        if y is self.x and not bool(torch.isfinite(gradient).all()):
-            bad = int((~torch.isfinite(gradient)).sum())
-            raise ValueError(
-                f"grad(x) has {bad} of {y.numel()} entries NaN or infinite: f is not "
-                "differentiable at x"
-            )
-        return gradient
+class FlatProbe:
+    """f and its gradient around x, with the tolerance by which x would count as a minimum."""
 
-    def hessian(self) -> SymmetricOperator:
-        x = self.x.reshape(self._call_shape)
+    def __init__(
+        self,
+        value: Callable[[Tensor], float],
+        grad: Callable[[Tensor], Tensor],
+        x: Tensor,
+        eps: float,
+        gamma: float,
+        radius: float,
+    ) -> None:
+        self.value, self.grad, self.x = value, grad, x
+        self.eps, self.gamma, self.radius = eps, gamma, radius
+        self._f0 = value(x)
+        self._rounding = 64 * float(torch.finfo(x.dtype).eps) * max(abs(self._f0), 1e-300)
 
-        def product(v: Tensor) -> Tensor:
-            result = torch.as_tensor(self._f.hvp(x, v.reshape(self._call_shape)))
-            return result.reshape(-1) if result.shape == self._call_shape else result
+    def find_descent(
+        self, basis: Tensor, num_rays: int, generator: torch.Generator
+    ) -> Descent | None:
+        """Search `num_rays` lines in the span of `basis`, (dim, k), to both sides of x.
 
-        return SymmetricOperator(product, x.numel(), dtype=x.dtype, device=x.device)
+        The first line follows the first column, the others are random.
+        """
+        for number in range(num_rays if basis.shape[1] > 1 else 1):
+            direction = basis[:, 0]
+            if number > 0:
+                mix = torch.randn(basis.shape[1], generator=generator, dtype=torch.float64)
+                direction = basis @ mix.to(basis)
+                direction = direction / torch.linalg.vector_norm(direction)
+            ends = []
+            for ray in (direction, -direction):
+                witness, (distance, change) = self._walk(ray)
+                if witness is not None:
+                    return witness
+                ends.append((change, distance * ray))
+            # Descend from the lower of the two ends: the other side rises.
+            witness = self._descend(self.x + min(ends, key=lambda end: end[0])[1])
+            if witness is not None:
+                return witness
+        return None
+
+    def _tolerance(self, distance: float) -> float:
+        return self.eps * distance + self.gamma * distance**2 / 2 + self._rounding
+
+    def _walk(self, ray: Tensor) -> tuple[Descent | None, tuple[float, float]]:
+        """Go along a ray until f leaves the tolerance; also the last (distance, change) within."""
+        distance = _FIRST_DISTANCE * self.radius
+        last_inside = (0.0, 0.0)
+        while distance <= self.radius:
+            change = self.value(self.x + distance * ray) - self._f0
+            allowed = self._tolerance(distance)
+            if change < -allowed:
+                return Descent(ray, distance, -change), last_inside
+            if not change <= allowed:  # climbs, or is not a number
+                break
+            if distance <= self.radius / 4:
+                last_inside = (distance, change)
+            distance *= 2
+        return None, last_inside
+
+    def _descend(self, start: Tensor) -> Descent | None:
+        """Follow L-BFGS downhill from `start` until f leaves the tolerance or the radius."""
+        y, f = start, self.value(start)
+        g = self.grad(y)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for _ in range(_DESCENT_STEPS):
+            step = _quasi_newton_step(g, pairs)
+            if not float(torch.dot(step, g)) < 0:
+                return None
+            # No leaps: a step may double the distance from x, not more.
+            length = float(torch.linalg.vector_norm(step))
+            distance = float(torch.linalg.vector_norm(y - self.x))
+            step = step * min(1.0, max(distance, _FIRST_DISTANCE * self.radius) / length)
+            y_next, f_next = self._line_search(y, f, step)
+            if not f_next < f:
+                return None
+            g_next = self.grad(y_next)
+            change, bend = y_next - y, g_next - g
+            if float(torch.dot(change, bend)) > 1e-12 * float(torch.dot(bend, bend)):
+                pairs = [*pairs[1 - _MEMORY :], (change, bend)]
+            y, f, g = y_next, f_next, g_next
+            away = y - self.x
+            distance = float(torch.linalg.vector_norm(away))
+            if distance > self.radius:
+                return None
+            if f - self._f0 < -self._tolerance(distance):
+                return Descent(away / distance, distance, self._f0 - f)
+        return None
+
+    def _line_search(self, y: Tensor, f: float, step: Tensor) -> tuple[Tensor, float]:
+        """Double or halve the step, whichever lowers f; the best point found."""
+        best, f_best = y, f
+        scale = 1.0
+        for _ in range(_MAX_HALVINGS):
+            f_new = self.value(y + scale * step)
+            if f_new < f_best:
+                best, f_best = y + scale * step, f_new
+                if scale < 1.0 or scale >= 4.0:
+                    break
+                scale *= 2
+            elif scale > 1.0:
+                break
+            else:
+                scale /= 4
+        return best, f_best
+
+
+def _quasi_newton_step(g: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """-H g, H the L-BFGS inverse Hessian (Nocedal and Wright, Algorithm 7.4)."""
+    step = -g
+    weights = []
+    for change, bend in reversed(pairs):
+        weight = torch.dot(change, step) / torch.dot(change, bend)
+        step = step - weight * bend
+        weights.append(weight)
+    if pairs:
+        change, bend = pairs[-1]
+        step = step * (torch.dot(change, bend) / torch.dot(bend, bend))
+    for (change, bend), weight in zip(pairs, reversed(weights), strict=True):
+        step = step + change * (weight - torch.dot(bend, step) / torch.dot(change, bend))
+    return step

@@ -1,19 +1,19 @@
 """Batches that grow, as a pure function of (seed, step), and gradients that are exact means.
 
-The theory of stochastic gradients asks for batches of B_k = k or B_k = k^theta samples. Which
-samples they hold depends on nothing but the seed and the step: not on the number of workers, not
-on what was drawn before, not on whether the run was interrupted. The random words are those of
-`asgld.noise`, with counters of their own.
+The theory of stochastic gradients asks for batches of B_k = k or B_k = k^theta samples. The samples
+of a batch depend on the seed and the step alone: not on the number of workers, on earlier batches,
+or on an interruption of the run. The random words are those of `asgld.noise`.
 
 A large batch rarely fits the memory of one device. :func:`accumulate` splits it, and
-:func:`full_gradient` runs over a whole data loader; both weigh each part by its number of samples,
-so that the gradient is the mean over samples, whatever the sizes of the parts.
+:func:`full_gradient` runs over a whole data loader. Both weigh each part by its number of samples,
+so the gradient is the mean over all samples.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,24 +26,23 @@ from torch.utils.data import Sampler
 from asgld import noise
 from asgld.noise import Draw, Layout, Purpose
 
-# A size within this of a whole number, relatively, is that number. Powers are rounded, and not
-# alike on every machine: without it, 100000 ** 0.8 = 10000 gives a batch of 10001 on some.
+# Relative tolerance for whole sizes, since machines round powers differently: without it, some
+# machines make a batch of 10001 of 100000 ** 0.8 = 10000.
 _ROUNDING = 2.0**-48
-# Everything but where the run is: what must be equal for a resumed run to see the same batches.
+# The settings that must be equal for a resumed run to see the same batches.
 _SETTINGS = ("num_samples", "initial", "slope", "power", "replacement", "seed")
 
 
 class GrowingBatchSampler(Sampler[list[int]]):
     r"""Draw batches of :math:`B_k = \lceil \mathrm{initial} + \mathrm{slope}\, k^p \rceil` indices.
 
-    Batch k is a pure function of (seed, k). Without replacement it is a uniformly random subset, so
-    that a batch as large as the data set is the data set; with replacement its entries are
-    independent. Every rank takes its own part of the batch: the parts are disjoint, make up the
-    batch, and differ in size by one at most.
+    Batch k is a pure function of (seed, k): a uniformly random subset of the data or, with
+    replacement, independent draws. Every rank takes its own part of the batch. The parts are
+    disjoint, make up the batch, and differ in size by one at most.
 
-    Use it as the `batch_sampler` of a `torch.utils.data.DataLoader`. Iterating begins at `step` and
-    does not move it, since a loader reads ahead of the training; add 1 to it after each step of the
-    optimizer, and a checkpoint that holds :meth:`state_dict` resumes exactly.
+    Use it as the `batch_sampler` of a `torch.utils.data.DataLoader`. Iteration begins at the
+    attribute `step` and does not change it, since a loader reads ahead of the training. Add 1 to
+    `step` after each step of the optimizer, and save :meth:`state_dict` to resume exactly.
 
     Args:
         num_samples: size of the data set, below 2**32. No batch is larger.
@@ -79,28 +78,25 @@ class GrowingBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
         num_steps: int | None = None,
     ) -> None:
-        if not 1 <= num_samples < 2**32:
-            raise ValueError(f"num_samples={num_samples}: need 1 <= num_samples < 2**32")
-        if not 1.0 <= initial < math.inf:
-            raise ValueError(f"initial={initial}: need a finite number >= 1, the first batch")
-        if not 0.0 <= slope < math.inf:
-            raise ValueError(f"slope={slope}: need a finite number >= 0: no batch shrinks")
-        if not 0.0 <= power <= 8.0:
-            raise ValueError(f"power={power}: need 0 <= power <= 8")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank}: need 0 <= rank < world_size={world_size}")
-        if num_steps is not None and not 0 <= num_steps <= noise.MAX_STEP + 1:
-            raise ValueError(f"num_steps={num_steps}: need 0 <= num_steps <= 2**32, or None")
-        self.num_samples = num_samples
-        self.initial = float(initial)
-        self.slope = float(slope)
-        self.power = float(power)
-        self.replacement = replacement
-        self.seed = noise.check_seed(seed)
-        self.rank = rank
-        self.world_size = world_size
-        self.num_steps = num_steps
-        self.step = 0
+        given = locals()
+        allowed = {
+            "num_samples": (1 <= num_samples < 2**32, "1 <= num_samples < 2**32"),
+            "initial": (1.0 <= initial < math.inf, "a finite number >= 1, the first batch"),
+            "slope": (0.0 <= slope < math.inf, "a finite number >= 0: no batch shrinks"),
+            "power": (0.0 <= power <= 8.0, "0 <= power <= 8"),
+            "rank": (0 <= rank < world_size, f"0 <= rank < world_size={world_size}"),
+            "num_steps": (
+                num_steps is None or 0 <= num_steps <= noise.MAX_STEP + 1,
+                "0 <= num_steps <= 2**32, or None",
+            ),
+        }
+        for name, (is_allowed, need) in allowed.items():
+            if not is_allowed:
+                raise ValueError(f"{name}={given[name]}: need {need}")
+        self.num_samples, self.num_steps, self.step = num_samples, num_steps, 0
+        self.initial, self.slope, self.power = float(initial), float(slope), float(power)
+        self.replacement, self.seed = replacement, noise.check_seed(seed)
+        self.rank, self.world_size = rank, world_size
         if self.batch_size(0) < world_size:
             raise ValueError(
                 f"initial={initial}, num_samples={num_samples}: the first batch has "
@@ -126,10 +122,10 @@ class GrowingBatchSampler(Sampler[list[int]]):
         return [int(index) for index in drawn]
 
     def _uniform(self, step: int, first: int, count: int) -> npt.NDArray[np.int64]:
-        """Return draws `first` to `first + count` of the step's endless sequence, each uniform.
+        """Return draws `first` to `first + count` of the step's endless sequence of uniform draws.
 
-        A draw is floor(w n / 2^64) for a word w of 64 bits: no index is favored by more than
-        n / 2^64 of its probability.
+        A draw is floor(w n / 2^64) for a word w of 64 bits, so the probability of an index is 1 / n
+        up to a relative error of n / 2^64.
         """
         pairs = noise.torch_words(
             self.seed, Draw(0, step, Layout((2 * count,), (1,), 2 * first)), Purpose.BATCH
@@ -142,7 +138,7 @@ class GrowingBatchSampler(Sampler[list[int]]):
     def _distinct(self, step: int, count: int) -> npt.NDArray[np.int64]:
         """Return a uniformly random subset: the first `count` different values of the sequence."""
         if 2 * count > self.num_samples:
-            # Cheaper to draw who stays out.
+            # It is cheaper to draw the samples that are left out.
             left_out = self._distinct(step, self.num_samples - count)
             return np.delete(np.arange(self.num_samples), left_out)
         # A subset of at most half of the data takes 1.39 draws per member on average at worst.
@@ -169,7 +165,7 @@ class GrowingBatchSampler(Sampler[list[int]]):
         return {"step": self.step, **{name: getattr(self, name) for name in _SETTINGS}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where a sampler of the same settings stood, on any number of ranks."""
+        """Go on from the step of a saved sampler with equal settings, on any number of ranks."""
         for name in _SETTINGS:
             if state_dict[name] != getattr(self, name):
                 raise ValueError(
@@ -180,7 +176,7 @@ class GrowingBatchSampler(Sampler[list[int]]):
 
 
 def part(count: int, rank: int, world_size: int) -> range:
-    """Return which of `count` things a rank takes: contiguous parts, sizes at most one apart.
+    """Return the range of a rank's part of `count` things; sizes differ by at most one.
 
     >>> [part(10, rank, 4) for rank in range(4)]
     [range(0, 2), range(2, 5), range(5, 7), range(7, 10)]
@@ -204,22 +200,22 @@ def accumulate(
 ) -> Tensor:
     """Add the gradient of a batch's mean loss to `.grad`, a few samples at a time.
 
-    The gradient is that of one pass over the whole batch, up to rounding, also where the last part
-    is smaller or ranks have parts of different sizes.
+    Up to rounding, the gradient is that of one pass over the whole batch, even if the last part is
+    smaller or ranks have parts of different sizes.
 
     Args:
         loss: takes a part of the batch and returns the mean loss over it.
         batch: a tensor, or (nested) tuples, lists and dicts of tensors that have the samples along
             their first dimension.
         micro_batch_size: samples at a time.
-        batch_size: samples of the batch over all ranks, as :meth:`GrowingBatchSampler.batch_size`
-            says; by default those of `batch` alone.
-        world_size: the number of ranks over which gradients are averaged afterwards, as
-            DistributedDataParallel and fully_shard do.
-        model: what is wrapped by either; gradients are then exchanged once, by the last part.
+        batch_size: samples of the batch over all ranks, as returned by
+            :meth:`GrowingBatchSampler.batch_size`; by default the samples of `batch`.
+        world_size: the number of ranks over which DistributedDataParallel or fully_shard averages
+            gradients afterwards.
+        model: the model that one of them wraps; the last part then exchanges the gradients, once.
 
     Returns:
-        The mean loss over the batch or, on several ranks, this rank's term: their average is it.
+        The mean loss over the batch. On several ranks, this is the average of the returned values.
 
     Example:
         >>> x = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -234,7 +230,7 @@ def accumulate(
     if count == 0:
         raise ValueError("batch: it holds no samples, so it has no mean loss")
     parts = (
-        _slice(batch, start, min(start + micro_batch_size, count))
+        _map(batch, operator.itemgetter(slice(start, start + micro_batch_size)))
         for start in range(0, count, micro_batch_size)
     )
     return _add_gradients(loss, parts, world_size / (batch_size or count), model)
@@ -251,8 +247,8 @@ def full_gradient(
 ) -> Callable[[], Tensor]:
     """Return a closure for `optimizer.step` that computes the gradient over all data.
 
-    This is what :class:`asgld.AGLD` wants. The loader must visit every sample once: on several
-    ranks give each `torch.utils.data.Subset(data, part(len(data), rank, world_size))`, since
+    :class:`asgld.AGLD` needs such a gradient. The loader must visit every sample once. On several
+    ranks load `torch.utils.data.Subset(data, part(len(data), rank, world_size))`:
     DistributedSampler repeats samples to make the parts equal.
 
     Args:
@@ -306,7 +302,7 @@ def _add_gradients(
 
 
 def _mark_last(parts: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Tell the last part from the others, without knowing how many there are."""
+    """Yield each part, and whether it is the last, for a number of parts that is not known."""
     waiting: list[Any] = []
     for one in parts:
         if waiting:
@@ -317,7 +313,7 @@ def _mark_last(parts: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def _exchange(model: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
-    """Exchange gradients between ranks in the backward pass inside, or put it off."""
+    """Let the backward pass inside exchange gradients between ranks, or not."""
     if hasattr(model, "set_requires_gradient_sync"):  # fully_shard
         model.set_requires_gradient_sync(now)
     elif hasattr(model, "no_sync") and not now:  # DistributedDataParallel
@@ -326,36 +322,27 @@ def _exchange(model: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def _map(batch: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Apply a function to every tensor of a batch."""
     if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, Sequence) and not isinstance(batch, str):
-        for value in batch:
-            yield from _tensors(value)
-    else:
-        raise TypeError(
-            f"batch: it holds a {type(batch).__name__}; need tensors, in tuples, lists and dicts"
-        )
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: _map(value, function) for key, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
+        values = (_map(value, function) for value in batch)
+        # A named tuple takes its fields one by one.
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)  # type: ignore[call-arg]
+    raise TypeError(
+        f"batch: it holds a {type(batch).__name__}; need tensors, in tuples, lists and dicts"
+    )
 
 
 def _num_samples(batch: Any) -> int:
-    sizes = {len(tensor) for tensor in _tensors(batch)}
+    sizes: set[int] = set()
+    _map(batch, lambda tensor: sizes.add(len(tensor)))
     if len(sizes) != 1:
         raise ValueError(
             f"batch: its tensors have first dimensions {sorted(sizes)}; need the same in all, the "
             "number of samples"
         )
     return sizes.pop()
-
-
-def _slice(batch: Any, start: int, stop: int) -> Any:
-    if isinstance(batch, Tensor):
-        return batch[start:stop]
-    if isinstance(batch, Mapping):
-        return {key: _slice(value, start, stop) for key, value in batch.items()}
-    values = (_slice(value, start, stop) for value in batch)
-    # A named tuple takes its fields one by one.
-    return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -37,24 +37,16 @@ from asgld.theory import recommend
 _KICK_STREAM, _POWER_STREAM = 0xCA1, 0xCA11B
 _POWER_STEPS = 10
 _MAX_DOUBLINGS = 40
-# The noise of `start_options` has at most this energy, summed over coordinates, in units of f or of
-# curvature.
+# Sigma of all coordinates together in `start_options`, in units of f or of curvature.
 _TOTAL_SIGMA = 0.1
 # The kick that lets the probe leave an exact critical point, in units of the start's length.
 _KICK = 1e-2
-_MAX_VARIANCE_SAMPLES = 256
-
-
-# ------------------------------------------------------------------------- functions: `minimize`
+_MAX_SAMPLES = 256  # for the variance of a gradient
 
 
 @dataclass(frozen=True)
 class StartScales:
-    """Measured at the start alone: the largest curvature M, and the largest squared gradient entry.
-
-    >>> StartScales(curvature=4.0, max_square=9.0).curvature
-    4.0
-    """
+    """Measured at the start alone: the largest curvature M and the largest squared gradient."""
 
     curvature: float
     max_square: float
@@ -116,9 +108,6 @@ def start_options(method: Adjustable, scales: StartScales, dim: int) -> dict[str
 def _goal(value: Any, square: Any, curvature: Any) -> Any:
     """Where f must be after a gradient step of length 1/M: half of what curvature M guarantees."""
     return value - square / (4 * curvature)
-
-
-# ---------------------------------------------------------------------- training: `calibrate`
 
 
 @dataclass(frozen=True)
@@ -190,13 +179,6 @@ def calibrate(
     a short descent found. D, delta and d_init have units of squared gradients: if f is multiplied
     by c, d_init and delta are by c^2, and the iterates stay where they were.
 
-    =================  =============  =======================================================
-    symbol             argument       meaning
-    =================  =============  =======================================================
-    :math:`\nu`        ``noise``      root of the noise's energy, relative to E
-    :math:`w`          ``warmup``     how many squared gradients D begins with
-    =================  =============  =======================================================
-
     Args:
         source: a :class:`asgld.curvature.ModelHessian`, or a problem or oracle with `x`. An oracle
             is read through its free view: nothing is counted.
@@ -207,7 +189,8 @@ def calibrate(
         batch_size: samples per step; None for full gradients.
         growing_batch: whether the batch may grow; `theta` then says how fast.
         alpha, beta: fixed exponents.
-        noise, warmup: see above; noise = 0 for none.
+        noise: nu, the root of the noise's energy relative to E; 0 for none.
+        warmup: w: how many squared gradients D begins with.
         probe_steps: length of the descent that looks around.
         seed: of the kick that lets the descent leave an exact critical point.
 
@@ -222,11 +205,8 @@ def calibrate(
     require(0.0 < warmup < math.inf, "warmup", warmup, "a positive finite number")
     enough = batch_size is None or batch_size >= 1
     require(enough, "batch_size", batch_size, "at least 1, or None for full gradients")
-    advice = recommend(
-        goal,
-        oracle="full" if batch_size is None else "stochastic",
-        growing_batch=growing_batch,
-    )
+    oracle = "full" if batch_size is None else "stochastic"
+    advice = recommend(goal, oracle=oracle, growing_batch=growing_batch)
     reasons = dict(zip(("alpha", "beta", "theta"), advice.reasons, strict=True))
     theta = advice.theta
     if alpha is not None and alpha != advice.alpha:
@@ -237,12 +217,12 @@ def calibrate(
         reasons["beta"] = f"beta={beta:g}: as asked for."
     alpha = advice.alpha if alpha is None else alpha
     beta = advice.beta if beta is None else beta
-    scales = _largest(
-        [
-            measure_scales(source, row, batch_size=batch_size, probe_steps=probe_steps, seed=seed)
-            for row in _starts(source, x)
-        ]
-    )
+    measured = [
+        measure_scales(source, row, batch_size=batch_size, probe_steps=probe_steps, seed=seed)
+        for row in _starts(source, x)
+    ]
+    curvature, square, energy, dim = map(max, zip(*map(astuple, measured), strict=True))
+    scales = Scales(curvature, square, energy, dim)
 
     d_init = warmup * scales.square
     lr = d_init ** (alpha / 2) / scales.curvature
@@ -266,18 +246,13 @@ def calibrate(
 
 
 def measure_scales(
-    source: Any,
-    x: Tensor,
-    *,
-    batch_size: int | None = None,
-    probe_steps: int = 50,
-    seed: int = 0,
+    source: Any, x: Tensor, *, batch_size: int | None = None, probe_steps: int = 50, seed: int = 0
 ) -> Scales:
     """Look around x, (d,): its curvature, then a kick and a descent that doubles M as it must."""
-    f = source.free() if hasattr(source, "free") else source
+    f = source.free() if isinstance(source, Oracle) else source
     curvature = largest_curvature(f, x, rtol=0.1).upper
     value, gradient = float(f.value(x)), f.grad(x)
-    start_value, squares = value, [_mean_square(gradient)]
+    start_value, squares = value, [float(gradient.double().square().mean())]
     length = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel()) or 1.0
     if not math.isfinite(value):
         raise ValueError(f"f is {value} at the start: give a point where it is finite")
@@ -297,16 +272,16 @@ def measure_scales(
             if not math.isfinite(curvature):
                 raise ValueError("no step along the gradient lowers f: is its gradient right?")
         point, value, gradient = trial, trial_value, f.grad(trial)
-        squares.append(_mean_square(gradient))
+        squares.append(float(gradient.double().square().mean()))
     # The first gradient decides what the first steps do; later ones matter where it is zero.
     square = max(squares[0], sum(squares) / len(squares))
     if batch_size is not None:
-        total = gradient_variance(f, x, num_samples=_few(f)).value
-        square += total / x.numel() / batch_size
-    energy = max(start_value - value, 0.0)
+        many = isinstance(f, ModelHessian) or (f.num_samples or math.inf) > _MAX_SAMPLES
+        variance = gradient_variance(f, x, num_samples=_MAX_SAMPLES if many else None).value
+        square += variance / x.numel() / batch_size
     if square == 0.0:
         raise ValueError("the gradient is 0 all around the start: nothing can be calibrated here")
-    return Scales(curvature, square, energy, x.numel())
+    return Scales(curvature, square, max(start_value - value, 0.0), x.numel())
 
 
 def _starts(source: Any, x: Tensor | None) -> Tensor:
@@ -317,24 +292,6 @@ def _starts(source: Any, x: Tensor | None) -> Tensor:
     if x.dim() not in (1, 2) or x.numel() == 0:
         raise ValueError(f"x has shape {tuple(x.shape)}: need (d,), or (R, d) for several starts")
     return x.detach().reshape(-1, x.shape[-1])
-
-
-def _largest(scales: list[Scales]) -> Scales:
-    return Scales(
-        max(s.curvature for s in scales),
-        max(s.square for s in scales),
-        max(s.energy for s in scales),
-        scales[0].dim,
-    )
-
-
-def _mean_square(gradient: Tensor) -> float:
-    return float(gradient.double().square().mean())
-
-
-def _few(f: Any) -> int | None:
-    n = getattr(f, "num_samples", None)
-    return None if n is not None and n <= _MAX_VARIANCE_SAMPLES else _MAX_VARIANCE_SAMPLES
 
 
 def groups_from_gradients(
@@ -357,12 +314,11 @@ def groups_from_gradients(
 
     D begins as if w such gradients had been seen. D lags by a step, so that a gradient far above
     all before it would move its coordinate far; the clip bounds every scaled gradient by
-    ``k ** clip``, as Adagrad's are bounded by one. With it D may begin small, and soon holds what
-    was seen and nothing else. Without it (``clip=None``), D needs a warm-up of 100 or more, or the
-    first steps tear a network's initialization apart. The first noise step is nu times a gradient
-    step that is not clipped: by default as large as a clipped one, and a tenth of one as soon as D
-    has seen a gradient. Call it after one backward pass. Gradients of DDP are the same on all ranks
-    and those of FSDP2 or tensor parallelism are reduced, so all ranks get the same groups.
+    ``k ** clip``, as Adagrad's are bounded by one. With the clip D may begin small. Without it
+    (``clip=None``) D needs a warm-up of 100 or more, or the first steps tear a network's
+    initialization apart. The first noise step is nu times a gradient step that is not clipped: by
+    default as large as a clipped one, and a tenth of one as soon as D has seen a gradient. Call it
+    after one backward pass. All ranks of DDP, FSDP2 or tensor parallelism get the same groups.
 
     Args:
         params: parameters, or pairs of name and parameter, with gradients.
@@ -386,28 +342,18 @@ def groups_from_gradients(
     require(0.0 < warmup < math.inf, "warmup", warmup, "a positive number")
     require(0.0 <= noise < math.inf, "noise", noise, "0 <= noise < infinity, in gradient steps")
     entries: list[Any] = list(params)
-    tensors = _tensors(entries)
-    squares, overall = _squares(tensors)
-    members = [[i] for i in range(len(entries))] if per_tensor else [list(range(len(entries)))]
-    groups = []
-    for group in members:
-        count = sum(_count(tensors[i]) for i in group)
+    squares, counts, overall = _squares(entries)
+    everything = range(len(entries))
+    groups: list[dict[str, Any]] = []
+    for group in [[i] for i in everything] if per_tensor else [everything]:
+        count = sum(counts[i] for i in group)
         # A tensor whose gradient happens to be zero takes the scale of all.
         mean_square = sum(squares[i] for i in group) / max(count, 1) or overall
         d_init = warmup * mean_square
         sigma = noise * math.sqrt(lr * mean_square / 2.0) * d_init ** ((beta - alpha) / 2.0)
-        groups.append(
-            {
-                "params": [entries[i] for i in group],
-                "lr": lr,
-                "alpha": alpha,
-                "beta": beta,
-                "sigma": sigma,
-                "delta": d_init / 1e4,
-                "d_init": d_init,
-                "clip": clip,
-            }
-        )
+        scaled = {"sigma": sigma, "delta": d_init / 1e4, "d_init": d_init, "clip": clip}
+        members = {"params": [entries[i] for i in group]}
+        groups.append({**members, "lr": lr, "alpha": alpha, "beta": beta, **scaled})
     return groups
 
 
@@ -429,34 +375,27 @@ def mean_square_gradient(params: Iterable[Tensor] | Iterable[tuple[str, Tensor]]
         >>> delta = 1e-4 * mean_square_gradient(model.parameters())
         >>> optimizer = asgld.NetworkASGLD(model.named_parameters(), lr=2e-3, delta=delta)
     """
-    return _squares(_tensors(params))[1]
+    return _squares(params)[-1]
 
 
-def _tensors(params: Iterable[Any]) -> list[Tensor]:
-    tensors: list[Tensor] = [entry[1] if isinstance(entry, tuple) else entry for entry in params]
-    if not tensors:
-        raise ValueError("params: need at least one parameter")
-    return tensors
-
-
-def _squares(tensors: list[Tensor]) -> tuple[list[float], float]:
-    """Sums of squares of the gradients, and the mean square of a coordinate of all of them."""
-    for i, p in enumerate(tensors):
-        if p.grad is None:
+def _squares(params: Iterable[Any]) -> tuple[list[float], list[int], float]:
+    """Of each gradient the sum of squares and the number of coordinates; the mean over all."""
+    squares, counts = [], []
+    for i, entry in enumerate(params):
+        tensor: Tensor = entry[1] if isinstance(entry, tuple) else entry
+        if tensor.grad is None:
             raise ValueError(f"params[{i}] has no gradient: run one backward pass before this")
-    squares = [_square(p.grad) for p in tensors if p.grad is not None]
-    overall = sum(squares) / max(sum(map(_count, tensors)), 1)
+        squares.append(_square(tensor.grad))
+        counts.append(tensor.numel() * (2 if tensor.is_complex() else 1))
+    if not squares:
+        raise ValueError("params: need at least one parameter")
+    overall = sum(squares) / max(sum(counts), 1)
     if overall == 0.0:
         raise ValueError("all gradients are zero: at a critical point they say nothing of scale")
     if not math.isfinite(overall):
         worst = next(i for i, square in enumerate(squares) if not math.isfinite(square))
         raise ValueError(f"the gradient of params[{worst}] is not finite: it says nothing of scale")
-    return squares, overall
-
-
-def _count(tensor: Tensor) -> int:
-    """Number of real coordinates."""
-    return tensor.numel() * (2 if tensor.is_complex() else 1)
+    return squares, counts, overall
 
 
 def _square(grad: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ from asgld.optim.rule import Rule
 from asgld.theory.certificates import Certificate, certificate, noise_scale
 
 _KEY = "certificate"
+# Attributes that a checkpoint holds, and attributes that must be equal in the checkpoint.
+_SUMS = ("sum_sq_step", "sum_weight", "sum_sq_rounding", "f_start")
+_CONSTANTS = ("gradient_variance", "p", "is_batched")
 
-# What the proof of `asgld.theory.certificate` covers. Any other knob must have the paper's value,
-# which is ASGLD's own default; one that is added later is refused until it is proved and named.
+# The knobs in the proof of `asgld.theory.certificate`. Any other knob must have the paper's value,
+# which is ASGLD's default. A new knob is refused until a proof covers it and its name is here.
 _COVERED = {
     *("lr", "alpha", "beta", "sigma", "noise", "delta", "d_init"),
     *("decay", "momentum", "clip", "annealing", "noise_bound"),
@@ -39,35 +43,25 @@ _DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 @dataclass(frozen=True)
 class Report:
-    """What a certificate says, and on which conditions.
+    """A certificate and its conditions."""
 
-    ============  ==========================================================================
-    field         meaning
-    ============  ==========================================================================
-    certificate   the bound, see `asgld.theory.Certificate`; it is infinite if broken
-    given         constants that were taken on trust
-    broken        conditions that the run itself was seen to break; empty if the bound stands
-    ============  ==========================================================================
-    """
-
-    certificate: Certificate
-    given: dict[str, float]
-    broken: tuple[str, ...]
+    certificate: Certificate  # its bound is infinite if a condition is broken
+    given: dict[str, float]  # constants taken on trust
+    broken: tuple[str, ...]  # conditions that the run has broken
 
     @property
     def holds(self) -> bool:
         return not self.broken
 
     def __str__(self) -> str:
-        bound = np.max(self.certificate.bound)
-        trust = ", ".join(f"{name} = {value:g}" for name, value in self.given.items())
-        text = (
-            f"with probability {1 - self.certificate.p:g}, some iterate so far has a gradient norm "
-            f"of at most {math.sqrt(max(bound, 0.0)):.4g}, given {trust}"
-        )
         if self.broken:
-            text = "no certificate: " + "; ".join(self.broken)
-        return text
+            return "no certificate: " + "; ".join(self.broken)
+        trust = ", ".join(f"{name} = {value:g}" for name, value in self.given.items())
+        norm = math.sqrt(max(np.max(self.certificate.bound), 0.0))
+        return (
+            f"with probability {1 - self.certificate.p:g}, some iterate so far has a gradient norm "
+            f"of at most {norm:.4g}, given {trust}"
+        )
 
 
 class _Sight(NamedTuple):
@@ -90,12 +84,12 @@ class CertificateTracker:
         \le \text{bound}, \qquad w_j = \min_i \mathrm{lr}\, D_{j,i}^{-\alpha/2}
 
     with probability 1 - p, for all k at once; `asgld.theory.certificate` has the formula and its
-    proof. The tracker hooks itself to the optimizer. Each step costs one copy of the parameters and
-    four norms, no gradient; sums are in float64. They travel in the optimizer's `state_dict`,
-    so a resumed run goes on with them.
+    proof. The tracker hooks itself to the optimizer. A step costs one copy of the parameters and
+    four norms, but no gradient. The sums are in float64 and in the optimizer's `state_dict`, so a
+    resumed run goes on with them.
 
-    The proof covers some settings and not others. All knobs of all groups are looked at before
-    every step. One outside the proof makes ``report().broken`` name it; it is never ignored.
+    The proof does not cover all settings. Before every step the tracker checks all knobs of all
+    groups, and ``report().broken`` names every knob outside the proof.
 
     =================  ========================================================================
     setting            what the tracker does
@@ -103,10 +97,10 @@ class CertificateTracker:
     ``decay``          covered if delta > 0: D may fall, but never below delta
     ``annealing``      covered: it only lowers the noise
     ``noise_bound``    covered: it adds to D what is known before the step
-    ``momentum``       covered at constant lr and momentum, with another sum of squares; it needs
-                       f_low, and f at the present iterate is of no use
-    ``clip``           covered while it never acts, and after that if there is no noise of any
-                       kind; else the bound of this replica is infinite
+    ``momentum``       covered at constant lr and momentum, with another sum of squares; the bound
+                       needs f_low, and cannot use f at the present iterate
+    ``clip``           covered while it never acts, and without noise of any kind also later; else
+                       the bound of this replica is infinite
     float32            covered: the bound has a term for rounding
     beta < alpha/2     broken: the noise heats
     higher lr, sigma   broken where they raise kappa, which was fixed at the start
@@ -114,11 +108,11 @@ class CertificateTracker:
     ``weight_decay``   broken; add the penalty to f instead
     half precision     broken: its rounding is not small next to a step
     any other knob     broken unless it has the paper's value
-    anything else      broken: parameters or momentum that others moved between steps
+    other writes       broken: parameters or momentum changed between steps
     =================  ========================================================================
 
-    Two conditions it cannot see: knobs may depend on past gradients alone, not on the newest; and
-    the gradient must be unbiased given the past (batches drawn anew, not the rest of an epoch).
+    The tracker cannot check two conditions: knobs may depend on past gradients, not on the newest,
+    and the gradient must be unbiased given the past (new batches, not the rest of an epoch).
 
     Args:
         optimizer: an ASGLD or one of its presets.
@@ -178,11 +172,11 @@ class CertificateTracker:
         self.sum_sq_step = torch.zeros((), dtype=torch.float64)
         self.sum_weight = torch.zeros((), dtype=torch.float64)
         self.sum_sq_rounding = torch.zeros((), dtype=torch.float64)
-        self._is_clipped = torch.zeros((), dtype=torch.bool)  # a clip acted where it must not
+        self._is_clipped = torch.zeros((), dtype=torch.bool)  # a clip acted that voids the bound
         self._lags = [0.0] * len(list(self._params()))
         self._broken: dict[str, str] = {}
         self._before: list[_Sight] = []
-        # What the last step left, to see whether it is still there.
+        # Parameters and momenta after the last step, to notice other writes.
         self._after: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._is_moved = torch.zeros((), dtype=torch.bool)
         self._loaded: dict[str, Any] = {}
@@ -204,8 +198,8 @@ class CertificateTracker:
     def report(self, value: float | Tensor | None = None) -> Report:
         """Return the bound so far; `value`, f at the present iterate, is sharper than f_low.
 
-        The bound is infinite for a replica whose clip acted, that left the finite numbers, whose
-        bound is below 0, or that has not moved yet. If that is so of all, `broken` says why.
+        The bound of a replica is infinite if its clip acted, if its numbers are not finite, if its
+        bound is below 0, or if it has not moved yet. If no replica has a bound, `broken` says why.
         """
         if self.num_steps == 0:
             raise RuntimeError("no step was taken yet: a certificate is about steps")
@@ -215,12 +209,10 @@ class CertificateTracker:
                 "x; leave value out, and f_low is taken"
             )
         end = torch.as_tensor(self.f_low if value is None else value, dtype=torch.float64)
-        squares, weight, lost, gap, is_clipped = np.broadcast_arrays(
-            _numpy(self.sum_sq_step),
-            _numpy(self.sum_weight),
-            _numpy(self.sum_sq_rounding),
-            _numpy(self.f_start.cpu() - end.cpu()),
-            _numpy(self._is_clipped),
+        gap = self.f_start.cpu() - end.cpu()
+        found = (self.sum_sq_step, self.sum_weight, self.sum_sq_rounding, gap, self._is_clipped)
+        squares, weight, lost, gaps, is_clipped = np.broadcast_arrays(
+            *(value.detach().cpu().numpy() for value in found)
         )
         self._look_at_moves()
         is_finite = np.isfinite(squares) & np.isfinite(weight)
@@ -229,7 +221,7 @@ class CertificateTracker:
             sum_sq_step=np.where(usable, squares, 0.0),
             sum_weight=np.where(usable, weight, 1.0),
             sum_sq_rounding=np.where(usable, lost, 0.0),
-            f_gap=gap,
+            f_gap=gaps,
             smoothness=self.smoothness,
             kappa=self.kappa,
             p=self.p,
@@ -239,10 +231,8 @@ class CertificateTracker:
         broken = list(self._broken.values())
         if not usable.any():
             causes = {
-                "clip: it acted in a run with noise, and the clipped noise is not in the proof": (
-                    is_clipped
-                ),
-                "the run left the finite numbers": ~is_finite,
+                "clip: it acted in a run with noise, which the proof does not cover": is_clipped,
+                "the numbers of the run are not finite": ~is_finite,
                 "the bound is below 0, so smoothness, f_start, f_low or gradient_variance is "
                 "false": is_negative,
                 "no step has moved anything yet": weight == 0,
@@ -266,45 +256,38 @@ class CertificateTracker:
         self._broken.setdefault(what, f"{what}: {why}")
 
     def _look_at_class(self) -> None:
-        """Note what a subclass does in its own way: no knob shows it."""
+        """Note the methods that a subclass overrides, since no knob shows them."""
         for base in type(self.optimizer).__mro__:
             if base is ASGLD:
                 break
             for name, member in vars(base).items():
                 if callable(member) and not name.startswith("__") and hasattr(ASGLD, name):
-                    self._break(f"{base.__name__}.{name}", "it is not that of asgld.ASGLD")
+                    self._break(f"{base.__name__}.{name}", "it overrides that of asgld.ASGLD")
 
     def _look_at_moves(self) -> None:
         if bool(self._is_moved):
-            self._break("params", "others than the optimizer moved them, or their momentum")
+            self._break("params", "they, or their momentum, changed between steps")
 
     def _look_at_settings(self) -> None:
-        """Note what the proof does not cover."""
+        """Note the settings outside the proof."""
         for group in self.optimizer.param_groups:
-            for name in _PAPER.keys() | self.optimizer.defaults.keys():
-                if name in _COVERED or name not in group:
+            for name in (_PAPER.keys() | self.optimizer.defaults.keys()) - _COVERED:
+                if name not in group:
                     continue
                 value, is_known = group[name], name in _PAPER and not torch.is_tensor(group[name])
                 if not (is_known and value == _PAPER[name]):
                     why = _WHY_NOT.get(name, "a setting that the proof does not cover")
                     self._break(name, f"{why} ({name}={value!r})")
-            alpha, beta = group["alpha"], group["beta"]
-            if _has_noise(group) and beta < alpha / 2:
-                self._break(
-                    "beta", f"{beta} < alpha/2 = {alpha / 2}, so the noise heats as D grows"
-                )
+            half, beta = group["alpha"] / 2, group["beta"]
+            if _heats(group):
+                self._break("beta", f"{beta} < alpha/2 = {half}, so the noise heats as D grows")
             if _least_metric(group) <= 0.0:
                 name = "d_init" if group["decay"] is None else "delta"
-                self._break(
-                    name, f"at {group[name]}, D may be as small as 0 and its power infinite"
-                )
-            # kappa was fixed at the start, as the proof needs; a hotter setting voids it.
+                self._break(name, f"at {group[name]}, D may be 0 and its power infinite")
+            # The proof needs a kappa that is fixed at the start.
             if self._noise_scale(group) > self.kappa * (1 + 1e-12):
-                self._break(
-                    "kappa",
-                    "lr, sigma or noise was raised above its value at the start, or the least D "
-                    "was lowered",
-                )
+                why = "lr, sigma or noise is above its value at the start, or the least D below"
+                self._break("kappa", why)
         for _, p in self._params():
             if hasattr(p, "placements"):
                 raise TypeError("a parameter is a DTensor: certificates need whole parameters")
@@ -312,9 +295,9 @@ class CertificateTracker:
                 self._break(str(p.dtype), "rounding this coarse is not in the proof")
 
     def _noise_scale(self, group: dict[str, Any]) -> float:
-        """kappa of a group; infinite where nothing bounds its noise."""
+        """Return kappa of a group, which is infinite if nothing bounds the noise."""
         least = _least_metric(group)
-        if least <= 0.0 or (_has_noise(group) and group["beta"] < group["alpha"] / 2):
+        if least <= 0.0 or _heats(group):
             return math.inf
         return noise_scale(
             least,
@@ -338,36 +321,28 @@ class CertificateTracker:
         for i, (group, p) in enumerate(members):
             state, mu = self.optimizer.state.get(p) or {}, group["momentum"]
             if "sum" not in state:
-                self._break("state", "it is gone, or its parameter was put in later")
+                self._break("state", "it was deleted, or its parameter was added later")
                 continue
             momentum = state.get("momentum")
             before, past = self._as_left(i, _real(p), momentum)
             lag = float(group["lr"]) * mu / (1 - mu)
-            # z stays where it is if the lag does, or while there is no momentum.
+            # z does not jump if the lag stays, or if momentum is zero.
             if lag != self._lags[i] and momentum is not None and bool((momentum != 0).any()):
-                self._break(
-                    "momentum", "it was under way when lr or momentum changed or the tracker came"
-                )
+                why = "it was not zero when lr or momentum changed or the tracker was attached"
+                self._break("momentum", why)
             self._lags[i] = lag
             squares = state["sum"].detach()
             if group["clip"] is None:
-                # D grows with the sum, so its largest entry has the shortest step.
+                # D grows with the sum, so the largest sum has the shortest step.
                 is_used = group["alpha"] != 0.0
                 squares = self._reduce(squares, torch.amax) if is_used else squares.new_zeros(())
-            self._before.append(
-                _Sight(
-                    p=p,
-                    group=group,
-                    before=before,
-                    step=state["step"].detach().clone(),
-                    momentum=past if lag else None,
-                    lag=lag,
-                    inverse=_inverse_power(group, state["step"].detach(), squares),
-                )
-            )
+            step = state["step"].detach().clone()
+            inverse = _inverse_power(group, step, squares)
+            past = past if lag else None
+            self._before.append(_Sight(p, group, before, step, past, lag, inverse))
 
     def _as_left(self, i: int, x: Tensor, momentum: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Copies of a parameter and its momentum, those of the last step where there was one."""
+        """Return copies of a parameter and its momentum, made after the last step if possible."""
         past = None if momentum is None else momentum.detach()
         left = self._after.get(i)
         if left is None or left[0].shape != x.shape or left[0].device != x.device:
@@ -405,7 +380,7 @@ class CertificateTracker:
         # 0 where a gradient scaler skipped the step: then no weight counts either.
         first = self._before[0]
         taken = (self.optimizer.state[first.p]["step"] - first.step).to(home)
-        # What is not to move, and does not, is not rounded.
+        # A parameter that does not move is not rounded.
         share = torch.where((weight == 0) & (squares == 0), 0.0, lost / weight)
         self.sum_sq_step = (
             self.sum_sq_step.to(home) + squares + 2 * torch.sqrt(lagged) * torch.sqrt(squares)
@@ -416,10 +391,10 @@ class CertificateTracker:
         self._before = []
 
     def _moves(self, sight: _Sight) -> tuple[Tensor, Tensor, Tensor]:
-        """|dz|, the move of z = x - lag m; |z - x| before it; and the most that rounding adds."""
+        """Return |dz| for z = x - lag m, |z - x| before the step, and a bound on the rounding."""
         before, after = sight.before, _real(sight.p)
         unit = torch.finfo(after.dtype).eps
-        # The gradient step and the noise are each rounded by half a unit of what they lead to.
+        # The gradient step and the noise step each round their result by at most half a unit.
         rounded = unit / 2 * (self._norm(before) + self._norm(after))
         if not sight.lag:
             moved = self._norm(after - before)
@@ -431,10 +406,11 @@ class CertificateTracker:
         return moved, sight.lag * self._norm(past), rounded
 
     def _clipped(self, sight: _Sight) -> tuple[Tensor, Tensor]:
-        """The smallest factor of a gradient after the clip; whether the clip voids the bound."""
+        """Return the smallest factor of a gradient after the clip, and whether the clip voids the
+        bound."""
         if getattr(self.optimizer, "grad_scale", None) is not None:
             self._break("clip", "a gradient scaler inside the step hides what was clipped")
-        if sight.p.grad is None:  # the step is reported as broken
+        if sight.p.grad is None:  # `_look_after` reports this
             unknown = self._reduce(torch.zeros_like(sight.inverse), torch.amin)
             return unknown, unknown > 0
         size = _real(sight.p.grad).double().abs()
@@ -442,22 +418,22 @@ class CertificateTracker:
         acted = self._reduce((sight.inverse * size > bound).double(), torch.amax) > 0
         inverse = sight.inverse
         if self.kappa == 0.0:
-            # With no noise at all a clipped coordinate takes a part of its own gradient.
+            # Without any noise, a clipped coordinate takes a part of its own gradient.
             inverse = torch.minimum(inverse, bound / size)
             acted = torch.zeros_like(acted)
         return self._reduce(inverse, torch.amin), acted
 
     def _norm(self, values: Tensor) -> Tensor:
-        axes = tuple(range(1 if self.is_batched else 0, values.dim()))
-        if not axes:
-            return values.abs().double()
-        norm: Tensor = torch.linalg.vector_norm(values, dim=axes, dtype=torch.float64)
-        return norm
+        norm = functools.partial(torch.linalg.vector_norm, dtype=torch.float64)
+        return self._reduce(values, norm) if self._axes(values) else values.abs().double()
 
-    def _reduce(self, values: Tensor, how: Any) -> Tensor:
-        axes = tuple(range(1 if self.is_batched else 0, values.dim()))
-        reduced: Tensor = how(values, dim=axes) if axes else values
-        return reduced
+    def _reduce(self, values: Tensor, how: Callable[..., Tensor]) -> Tensor:
+        axes = self._axes(values)
+        return how(values, dim=axes) if axes else values
+
+    def _axes(self, values: Tensor) -> tuple[int, ...]:
+        """Return the axes of coordinates: all but that of the replicas."""
+        return tuple(range(int(self.is_batched), values.dim()))
 
     # --------------------------------------------------------------------------------- checkpoints
 
@@ -465,33 +441,28 @@ class CertificateTracker:
         self._look_at_moves()
         state_dict[_KEY] = {
             "num_steps": self.num_steps,
-            "sum_sq_step": self.sum_sq_step.clone(),
-            "sum_weight": self.sum_weight.clone(),
-            "sum_sq_rounding": self.sum_sq_rounding.clone(),
             "is_clipped": self._is_clipped.clone(),
-            "f_start": self.f_start.clone(),
             "lags": list(self._lags),
             "broken": dict(self._broken),
             "kappa": self.kappa,
-            "gradient_variance": self.gradient_variance,
-            "p": self.p,
-            "is_batched": self.is_batched,
+            **{name: getattr(self, name).clone() for name in _SUMS},
+            **{name: getattr(self, name) for name in _CONSTANTS},
         }
 
     def _check_loaded(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
-        """Check what is about to be loaded, and change nothing: the optimizer may yet refuse."""
+        """Check a state before it is loaded. Nothing changes: the optimizer may yet refuse it."""
         saved = state_dict.get(_KEY)
         if saved is None:
             raise ValueError(
-                f"the state has no {_KEY!r}: it was saved without a tracker; load it before the "
+                f"the state has no {_KEY!r}: it was saved without a tracker. Load it before the "
                 "tracker is attached, with f_start at the loaded parameters"
             )
         members = [p for _, p in self._params()]
         shapes = [(), tuple(members[0].shape[:1])] if self.is_batched else [()]
 
-        def is_sum(value: Any) -> bool:
-            is_real = torch.is_tensor(value) and value.dtype == torch.float64
-            return is_real and tuple(value.shape) in shapes
+        def is_tensor(value: Any, dtype: torch.dtype = torch.float64) -> bool:
+            is_right = torch.is_tensor(value) and value.dtype == dtype
+            return is_right and tuple(value.shape) in shapes
 
         def is_text(value: Any) -> bool:
             return isinstance(value, dict) and all(
@@ -504,53 +475,44 @@ class CertificateTracker:
 
         right: dict[str, Callable[[Any], bool]] = {
             "num_steps": lambda value: type(value) is int and value >= 0,
-            "sum_sq_step": is_sum,
-            "sum_weight": is_sum,
-            "sum_sq_rounding": is_sum,
-            "is_clipped": lambda value: (
-                torch.is_tensor(value)
-                and value.dtype == torch.bool
-                and tuple(value.shape) in shapes
-            ),
-            "f_start": is_sum,
+            "is_clipped": lambda value: is_tensor(value, torch.bool),
             "lags": is_lags,
             "broken": is_text,
             "kappa": lambda value: isinstance(value, float) and value >= 0.0,
+            **dict.fromkeys(_SUMS, is_tensor),
         }
-        constants = ("gradient_variance", "p", "is_batched")
-        for name in (*right, *constants):
+        for name in (*right, *_CONSTANTS):
             if not isinstance(saved, dict) or name not in saved:
                 raise ValueError(f"the saved {_KEY!r} has no {name!r}")
         for name, is_right in right.items():
             if not is_right(saved[name]):
                 raise ValueError(
-                    f"the saved {_KEY!r} has {name}={saved[name]!r}: not what a tracker of these "
-                    "parameters saves"
+                    f"the saved {_KEY!r} has {name}={saved[name]!r}: not the value of a tracker of "
+                    "these parameters"
                 )
-        for name in constants:
+        for name in _CONSTANTS:
             if saved[name] != getattr(self, name):
                 raise ValueError(
                     f"{name}={getattr(self, name)!r}, but the saved {_KEY!r} has {saved[name]!r}: "
-                    "it must stay what it was at the start"
+                    "it must not change during a run"
                 )
         self._loaded = dict(saved)
 
     def _load(self, _: Optimizer) -> None:
         saved, self._loaded = self._loaded, {}
         self.num_steps, self.kappa = saved["num_steps"], saved["kappa"]
-        self.sum_sq_step = saved["sum_sq_step"].clone()
-        self.sum_weight = saved["sum_weight"].clone()
-        self.sum_sq_rounding = saved["sum_sq_rounding"].clone()
-        self._is_clipped, self.f_start = saved["is_clipped"].clone(), saved["f_start"].clone()
+        for name in _SUMS:
+            setattr(self, name, saved[name].clone())
+        self._is_clipped = saved["is_clipped"].clone()
         self._lags, self._broken = list(saved["lags"]), dict(saved["broken"])
         self._before, self._after = [], {}
         self._is_moved = torch.zeros((), dtype=torch.bool)
 
 
 class Tracked:
-    """A Langevin method whose runs carry a certificate for each replica.
+    """A Langevin method whose runs have a certificate for each replica.
 
-    Give `method` to `asgld.run.run` and read `tracker` afterwards; constants are those of
+    Give `method` to `asgld.run.run` and read `tracker` afterwards. The constants are arguments of
     :class:`CertificateTracker`.
 
     Example:
@@ -584,31 +546,35 @@ class Tracked:
         return optimizer
 
     def __repr__(self) -> str:
-        # Part of a checkpoint's identity, so it must be the same in another process.
+        # A checkpoint is identified by this text, so it must be the same in every process.
         return f"Tracked({getattr(self._make, '__name__', self._make)!s})"
 
 
 def _sigma(group: dict[str, Any]) -> float:
-    """sigma as the step uses it; `noise` says it in units of a gradient step."""
-    noise = group.get("noise")
-    if noise is None:
+    """Return sigma, also if `noise` gives the noise in units of a gradient step."""
+    if group.get("noise") is None:
         return float(group["sigma"])
-    return float(noise) * math.sqrt(float(group["lr"]) / 2)
+    return float(group["noise"]) * math.sqrt(float(group["lr"]) / 2)
 
 
 def _has_noise(group: dict[str, Any]) -> bool:
     return _sigma(group) > 0.0 and not math.isinf(group["beta"])
 
 
+def _heats(group: dict[str, Any]) -> bool:
+    """Whether the noise grows as D does."""
+    return _has_noise(group) and bool(group["beta"] < group["alpha"] / 2)
+
+
 def _least_metric(group: dict[str, Any]) -> float:
-    """The smallest D a run can have; 1 where no power of D is taken."""
+    """Return the smallest D of any run, or 1 if no power of D is taken."""
     if group["alpha"] == 0.0 and not (_has_noise(group) and group["beta"] > 0.0):
         return 1.0
     return float(group["d_init"] if group["decay"] is None else group["delta"])
 
 
 def _inverse_power(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tensor:
-    """D^(-alpha/2) at this step count, from the sum or average of squares as it is stored."""
+    """Return D^(-alpha/2) at this step count; `squares` is the `sum` of the state."""
     k, squares = step.to(squares.device).double(), squares.double()
     d_init, delta, decay = group["d_init"], group["delta"], group["decay"]
     if decay is None:
@@ -625,7 +591,7 @@ def _inverse_power(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tens
 
 
 def _addition(group: dict[str, Any], k: Tensor) -> Tensor | float:
-    """What `noise_bound` adds to D, so that noise is at most noise_bound lr sqrt(k)."""
+    """Return the addition of `noise_bound` to D, which bounds the noise step."""
     bound, lr = group["noise_bound"], float(group["lr"])
     if bound is None or lr == 0.0 or not _has_noise(group):
         return 0.0
@@ -636,10 +602,6 @@ def _addition(group: dict[str, Any], k: Tensor) -> Tensor | float:
 
 
 def _real(tensor: Tensor) -> Tensor:
-    """A complex number is two real coordinates."""
+    """Return a complex tensor as real coordinates, two per number."""
     tensor = tensor.detach()
     return torch.stack([tensor.real, tensor.imag], -1) if tensor.is_complex() else tensor
-
-
-def _numpy(value: Tensor) -> Any:
-    return value.detach().cpu().numpy()

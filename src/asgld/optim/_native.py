@@ -1,12 +1,12 @@
-"""The CPU kernel: finds it, says why not when not, and calls it.
+"""The CPU kernel: find it, call it, or say why it is not there.
 
 The kernel is plain C (`native/` in the source tree) behind a C interface, so it depends on neither
-Python's nor torch's ABI. The package holds one shared object per instruction set, and the best that
-torch reports the processor to have is loaded. They give the same bits. The kernel works on threads
-of the OpenMP runtime that torch has loaded already, so both share one pool.
+Python's nor torch's ABI. The package holds one shared object per instruction set, all with the same
+bits, and loads the best one that the processor runs. The kernel uses the threads of torch's OpenMP
+runtime, so both share one pool.
 
-The environment variable ``ASGLD_NATIVE_DIR`` names another directory to take the shared objects
-from, for instance that of a build by hand:
+The environment variable ``ASGLD_NATIVE_DIR`` names another directory of shared objects, for
+instance that of a build by hand:
 
     cmake -S . -B build/native && cmake --build build/native
     ASGLD_NATIVE_DIR=build/native python ...
@@ -20,26 +20,26 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from asgld.optim.rule import NUMBERS, Rule
 
-# From what torch reports to what serves, best first. Whatever is not named runs the portable build.
+# torch's name of a processor's capability, and the builds that run there, best first. Any other
+# processor runs the portable build.
 _BUILDS = {
     "AVX512": ("avx512", "avx2", "portable"),
     "AVX2": ("avx2", "portable"),
 }
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-# The struct `options` of native/asgld.c: the numbers of `Rule`, what gradients are multiplied by,
-# the seed, and three integers.
+# The struct `options` of native/asgld.c: the numbers of `Rule`, the factor of the gradients, the
+# seed, and three integers.
 _OPTIONS = struct.Struct(f"{len(NUMBERS) + 1}dQ3i4x")
 
-# What `set_build` asked for.
+# The choice of `set_build`.
 _choice: dict[str, str | None] = {"build": None}
 
 
@@ -100,8 +100,8 @@ def _load(build: str | None) -> _Kernel:
 def _find(build: str) -> Path | None:
     from asgld import optim
 
-    # An editable installation has the sources in one directory of the package's path and what was
-    # built in another.
+    # In an editable installation the sources and the built libraries are in two directories of the
+    # package's path.
     chosen = os.environ.get("ASGLD_NATIVE_DIR")
     for directory in [chosen] if chosen else optim.__path__:
         path = Path(directory) / f"libasgld_{build}.so"
@@ -110,8 +110,8 @@ def _find(build: str) -> Path | None:
     return None
 
 
-class Table:
-    """A list of tensors as the kernel sees it: addresses and sizes, worked out once."""
+class CpuTable:
+    """A list of tensors as the C kernel sees it: addresses and sizes, computed once."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Table:
         momenta: Sequence[Tensor | None] = (),
         grad_dtypes: Sequence[torch.dtype] = (),
     ) -> None:
-        # Addresses are worth nothing without the tensors.
+        # An address is valid while its tensor lives.
         self._kept = (*params, *sums, *steps, *momenta)
         self._has_momenta = len(momenta) == len(params) and all(m is not None for m in momenta)
         lines = []
@@ -159,7 +159,7 @@ class Table:
         self._address = self._table.ctypes.data
 
     def can_count(self) -> bool:
-        """See `asgld.optim.plan.Table`."""
+        """See `asgld.optim.plan.KernelTable`."""
         return bool(_required().asgld_can_count(self._address, len(self._table)))
 
     def step(
@@ -169,13 +169,13 @@ class Table:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `asgld.optim.plan.Table`."""
+        """See `asgld.optim.plan.KernelTable`."""
         if found_inf is not None and bool(found_inf):
             return
         if rule.momentum != 0.0 and not self._has_momenta:
             raise ValueError(
-                f"momentum={rule.momentum}: not every parameter has a tensor in `momenta` to keep "
-                "it in; an optimizer made with momentum has"
+                f"momentum={rule.momentum}: `momenta` must hold a tensor for every parameter; an "
+                "optimizer made with momentum has them"
             )
         self._table[:, 1] = grads
         failed = _required().asgld_step(
@@ -199,16 +199,16 @@ class Table:
 
 
 def _types(param: Tensor, total: Tensor, average: Tensor | None, grad: torch.dtype) -> int:
-    """Return the dtypes of parameter, gradient and sum as the kernel numbers them, 16 bits each
-    from the lowest on. Momentum has the working precision."""
+    """Return the kernel's numbers for the dtypes of parameter, gradient and sum, 16 bits each, the
+    lowest first. Momentum has the working precision."""
     dtypes = param.dtype, grad, total.dtype
     is_double = param.dtype == torch.float64
     fits = all(dtype in _TYPES for dtype in dtypes) and (grad == torch.float64) == is_double
     if not fits or (is_double and total.dtype != torch.float64):
         raise TypeError(
             f"a parameter of {param.dtype}, its gradient of {grad}, its sum of {total.dtype}: need "
-            f"three of {', '.join(map(str, _TYPES))}, for a float64 parameter all of them float64, "
-            "and a float64 gradient for no other"
+            f"dtypes among {', '.join(map(str, _TYPES))}. If the parameter is float64 all three "
+            "must be, and else the gradient must not be"
         )
     working = torch.float64 if param.dtype == torch.float64 else torch.float32
     if average is not None and average.dtype != working:
@@ -216,42 +216,6 @@ def _types(param: Tensor, total: Tensor, average: Tensor | None, grad: torch.dty
             f"a momentum of {average.dtype}, a parameter of {param.dtype}: need {working}"
         )
     return sum(_TYPES[dtype] << 16 * place for place, dtype in enumerate(dtypes))
-
-
-def words(
-    seed: int, stream: int, step: int, start: int, count: int, purpose: int = 0
-) -> npt.NDArray[np.uint32]:
-    """Return the kernel's random words of elements `start` to `start + count`. For tests."""
-    out = np.empty(count, np.uint32)
-    _required().asgld_words(
-        ctypes.c_uint64(seed),
-        ctypes.c_uint32(stream),
-        ctypes.c_uint32(step),
-        ctypes.c_uint32(purpose),
-        ctypes.c_uint64(start),
-        ctypes.c_int64(count),
-        ctypes.c_void_p(out.ctypes.data),
-    )
-    return out
-
-
-def normals(
-    seed: int, stream: int, step: int, start: int, count: int, dtype: npt.DTypeLike = np.float32
-) -> npt.NDArray[Any]:
-    """Return the kernel's normals of elements `start` to `start + count`. For tests."""
-    out = np.empty(count, dtype)
-    if out.dtype not in (np.float32, np.float64):
-        raise TypeError(f"dtype={dtype}: need float32 or float64")
-    _required().asgld_normals(
-        ctypes.c_uint64(seed),
-        ctypes.c_uint32(stream),
-        ctypes.c_uint32(step),
-        ctypes.c_uint64(start),
-        ctypes.c_int64(count),
-        ctypes.c_int32(out.dtype == np.float64),
-        ctypes.c_void_p(out.ctypes.data),
-    )
-    return out
 
 
 def _required() -> ctypes.CDLL:

@@ -1,4 +1,4 @@
-"""The kernels on a GPU: a list of tensors as they see it, and one launch per step."""
+"""The step on a GPU: a table of addresses, and one or two launches of a Triton kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _POWERS = {0.0: kernels.ONE, 1.0: kernels.ROOT, 2.0: kernels.WHOLE}
 
-# Elements per program. Half precision needs more arithmetic per byte, and a loop that reuses its
-# constants; single precision needs nothing but loads under way.
+# Elements per program. Half precision has more arithmetic per byte, and profits from a loop that
+# reuses its constants. Single precision only needs many loads under way.
 _CHUNK, _CHUNK_OF_HALVES = 512, 8192
 _WARPS = 4
 _LANES = 128
@@ -41,15 +41,15 @@ def unavailable_reason() -> str | None:
     return None
 
 
-# Tables that a captured graph reads, which must outlive it; nobody says when it is gone.
+# Tables that captured graphs read. They stay forever: there is no way to learn when a graph ends.
 _captured: list[Any] = []
 
 
-class Table:
-    """Tensors of one GPU, alike in their dtypes, as the kernel sees them: addresses and sizes, on
-    the GPU, worked out once.
+class GpuTable:
+    """Tensors of one GPU, with equal dtypes, as the kernel sees them: addresses and sizes, on the
+    GPU, computed once.
 
-    `host_counts` promises that nothing but this table advances the step counts.
+    `host_counts` promises that only this table advances the step counts.
     """
 
     def __init__(
@@ -64,7 +64,12 @@ class Table:
         *,
         host_counts: bool = False,
     ) -> None:
-        self._kept = (*params, *sums, *steps, *momenta)  # addresses need their tensors
+        self._kept = (
+            *params,
+            *sums,
+            *steps,
+            *momenta,
+        )  # an address is valid while its tensor lives
         self._device = params[0].device
         grad_dtype = grad_dtypes[0] if grad_dtypes else params[0].dtype
         self._types = tuple(_TYPES[t] for t in (params[0].dtype, grad_dtype, sums[0].dtype))
@@ -92,17 +97,12 @@ class Table:
             )
         table = np.array(lines, np.int64).reshape(len(lines), kernels.ROW.value)
         self._is_aligned = bool((table[:, :3] % 16 == 0).all())
-        strides = table[:, kernels.ROW_STRIDE.value]
+        offsets, lengths, strides = table[:, kernels.OFFSET.value : kernels.STREAM.value].T
         self._has_rows = bool((strides != 0).any())
-        self._in_fours = bool(
-            (table[:, kernels.OFFSET.value] % 4 == 0).all()
-            and (table[:, kernels.ROW_STRIDE.value] % 4 == 0).all()
-            and (
-                table[table[:, kernels.ROW_STRIDE.value] != 0, kernels.ROW_LENGTH.value] % 4 == 0
-            ).all()
-        )
-        # From Hopper on a kernel can be launched while the one before it still runs, and wait for
-        # it where it needs its results.
+        in_fours = (offsets % 4 == 0) & (strides % 4 == 0) & ((strides == 0) | (lengths % 4 == 0))
+        self._in_fours = bool(in_fours.all())
+        # From Hopper on, a kernel can start while the kernel before it still runs, and wait for its
+        # results later.
         self._waits = (
             not IS_INTERPRETED
             and torch.version.hip is None
@@ -117,7 +117,7 @@ class Table:
         )
         self._taken = torch.empty(self._number, dtype=torch.int64, device=self._device)
         self._chunk = _CHUNK_OF_HALVES if sums[0].dtype == torch.bfloat16 else _CHUNK
-        # A tensor without elements has a chunk too, which keeps its count.
+        # A tensor without elements has one chunk too, which advances its step count.
         counts = np.maximum(-(-table[:, kernels.COUNT.value] // self._chunk), 1)
         which = np.repeat(np.arange(self._number), counts)
         number_in_tensor = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
@@ -131,7 +131,7 @@ class Table:
         self._is_capturable = not host_counts
         self._host_counts = host_counts and params[0].dtype != torch.float64
         self._steps = steps
-        self._num_steps = -1  # since `_base` was taken, if it was
+        self._num_steps = -1  # steps since the counts in `_base`; -1 if `_base` is not valid
         self._base = self._taken
 
     def _send(self, numbers: Any, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -141,7 +141,7 @@ class Table:
         return on_host.pin_memory().to(self._device, non_blocking=True)
 
     def can_count(self) -> bool:
-        """The kernel guards its counts: the host would have to wait for them."""
+        """Return True: the kernel checks the counts, since the host would have to wait for them."""
         return True
 
     def step(
@@ -151,20 +151,11 @@ class Table:
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `asgld.optim.plan.Table`."""
+        """See `asgld.optim.plan.KernelTable`."""
         if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
             with torch.cuda.device(self._device):
-                self._launch(grads, rule, grad_scale, found_inf)
-        else:
-            self._launch(grads, rule, grad_scale, found_inf)
-
-    def _launch(
-        self,
-        grads: Sequence[int],
-        rule: Rule,
-        grad_scale: Tensor | None,
-        found_inf: Tensor | None,
-    ) -> None:
+                self.step(grads, rule, grad_scale, found_inf)
+            return
         self._load_rule(rule)
         addresses = self._load_grads(grads)
         lr = rule.lr if isinstance(rule.lr, Tensor) else None
@@ -183,21 +174,16 @@ class Table:
         lr: Any = rule.lr
         noise = math.sqrt(2.0 * lr) * rule.sigma if rule.noise is None else lr * rule.noise
         changing = (self._num_steps, lr, noise, 1.0 - lr * rule.weight_decay)
-        known = self._compiled.get(self._grads_are_aligned)
-        if known is None:
-            constants = self._constants(rule, False, True)
-            update = self._compile_update(addresses, self._base, changing, constants)
-            self._compiled[self._grads_are_aligned] = (self._launcher(update), constants)
-        else:
-            # What Triton would find out again from the arguments takes it longer than the launch.
-            update, constants = known
-            self._run_update(update, addresses, self._base, changing, constants)
+        case = self._grads_are_aligned
+        update, constants = self._compiled.get(case) or (None, self._constants(rule, False, True))
+        update = self._launch_update(update, addresses, self._base, changing, constants)
+        self._compiled[case] = update, constants
         self._num_steps += 1
 
     def _launch_both(
         self, rule: Rule, addresses: Tensor, optional: tuple[Tensor | None, ...]
     ) -> None:
-        """Take a step whose coefficients are worked out on the GPU."""
+        """Take a step whose coefficients are computed on the GPU."""
         lr_tensor = optional[0]
         high = low = 0.0
         if lr_tensor is None or lr_tensor.device != self._device:
@@ -208,35 +194,30 @@ class Table:
         case = (self._grads_are_aligned, *(t if t is None else t.dtype for t in optional))
         grid = (-(-self._number // _LANES), 1, 1)
         tables = (self._rows, self._shared, self._taken, self._knobs)
-        known = self._compiled.get(case)
         nothing = (0, 0.0, 0.0, 0.0)
-        if known is None:
+        if case not in self._compiled:
             _refuse_in_capture()
-            has_lr, has_scale, has_inf = (t is not None for t in optional)
             begin_constants = (
-                has_lr, has_scale, has_inf, rule.decay is not None, rule.fills,
+                *(t is not None for t in optional), rule.decay is not None, rule.fills,
                 rule.annealing != 0.0, rule.clip is not None, rule.noise is not None,
                 rule.noise_bound is not None and rule.has_noise, self._waits, _LANES,
             )  # fmt: skip
-            begin = kernels.begin_step[grid](
+            constants = self._constants(rule, optional[1] is not None, False)
+            self._compiled[case] = (None, begin_constants, None, constants)
+        begin, begin_constants, update, constants = self._compiled[case]
+        if begin is None:
+            begun = kernels.begin_step[grid](
                 *tables, high, low, *optional, self._number, *begin_constants
             )
-            constants = self._constants(rule, has_scale, False)
-            update = self._compile_update(addresses, self._taken, nothing, constants)
-            if not IS_INTERPRETED:
-                begin = begin[grid]
-            self._compiled[case] = (begin, begin_constants, self._launcher(update), constants)
-            return
-        begin, begin_constants, update, constants = known
-        if IS_INTERPRETED:
-            kernels.begin_step[grid](*tables, high, low, *optional, self._number, *begin_constants)
+            begin = None if IS_INTERPRETED else begun[grid]
         else:
             begin(
                 *(t.data_ptr() for t in tables), high, low,
                 *(t if t is None else t.data_ptr() for t in optional), self._number,
                 *begin_constants,
             )  # fmt: skip
-        self._run_update(update, addresses, self._taken, nothing, constants)
+        update = self._launch_update(update, addresses, self._taken, nothing, constants)
+        self._compiled[case] = begin, begin_constants, update, constants
 
     def _constants(self, rule: Rule, is_scaled: bool, is_alone: bool) -> tuple[Any, ...]:
         alpha = _POWERS.get(rule.alpha, kernels.GENERAL)
@@ -250,40 +231,38 @@ class Table:
             self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, kernels.PART),
         )  # fmt: skip
 
-    def _compile_update(
-        self, addresses: Tensor, taken: Tensor, changing: Sequence[Any], constants: Sequence[Any]
-    ) -> Any:
-        """Launch through Triton's own dispatch, which compiles, and return what it compiled."""
-        _refuse_in_capture()
-        return kernels.update_chunk[(self._num_chunks, 1, 1)](
-            self._rows, addresses, self._shared, taken, self._knobs, self._seeds, self._chunks,
-            *changing, *constants, num_warps=_WARPS, enable_fp_fusion=False,
-            launch_pdl=constants[-4],
-        )  # fmt: skip
-
-    def _launcher(self, update: Any) -> Any:
-        """What launches the compiled kernel on this table, given addresses."""
-        return None if IS_INTERPRETED else update[(self._num_chunks, 1, 1)]
-
-    def _run_update(
+    def _launch_update(
         self,
         launch: Any,
         addresses: Tensor,
         taken: Tensor,
         changing: Sequence[Any],
         constants: Sequence[Any],
-    ) -> None:
-        if IS_INTERPRETED:
-            self._compile_update(addresses, taken, changing, constants)
-            return
-        launch(
-            self._rows.data_ptr(), addresses.data_ptr(), self._shared.data_ptr(), taken.data_ptr(),
-            self._knobs.data_ptr(), self._seeds.data_ptr(), self._chunks.data_ptr(), *changing,
-            *constants,
+    ) -> Any:
+        """Launch `update_chunk`, and return a fast launcher for the next time. Without a launcher
+        Triton inspects all arguments, which takes longer than the launch, and compiles."""
+        grid = (self._num_chunks, 1, 1)
+        tables = (
+            self._rows,
+            addresses,
+            self._shared,
+            taken,
+            self._knobs,
+            self._seeds,
+            self._chunks,
+        )
+        if launch is not None:
+            launch(*(table.data_ptr() for table in tables), *changing, *constants)
+            return launch
+        _refuse_in_capture()
+        compiled = kernels.update_chunk[grid](
+            *tables, *changing, *constants, num_warps=_WARPS, enable_fp_fusion=False,
+            launch_pdl=constants[-4],
         )  # fmt: skip
+        return None if IS_INTERPRETED else compiled[grid]
 
     def _load_rule(self, rule: Rule) -> None:
-        """Send the knobs if they are not those of the last step."""
+        """Send the knobs if they differ from those of the last step."""
         knobs = rule[1:]
         if knobs == self._rule:
             return
@@ -303,7 +282,7 @@ class Table:
         self._compiled: dict[Any, tuple[Any, ...]] = {}
 
     def _load_grads(self, grads: Sequence[int]) -> Tensor:
-        """Return the gradients' addresses on the GPU, sending them if they have changed."""
+        """Return the gradients' addresses on the GPU; send them first if they have changed."""
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             if not self._is_capturable:
                 raise RuntimeError(
@@ -311,7 +290,7 @@ class Table:
                     "groups have capturable=False; the host counts its steps"
                 )
             if grads != self._sent:
-                # The graph repeats this copy at every replay, from memory nobody else may write.
+                # The graph repeats this copy at every replay, so its source must never change.
                 if self._spare is None:
                     _refuse_in_capture()
                 assert self._spare is not None
@@ -321,7 +300,7 @@ class Table:
                 _captured.append(on_host)
                 self._spare = None
                 self._grads_are_aligned = all(address % 16 == 0 for address in grads)
-                self._sent = None  # not before a replay
+                self._sent = None  # the copy happens at a replay, not now
             _captured.append((self, self._grads))
             assert self._grads is not None
             return self._grads

@@ -1,13 +1,13 @@
 """The GPU kernels. The only file written in Triton's language.
 
-`update_chunk` has one program per chunk of any tensor, which it finds in a table of addresses. One
-call of Philox serves four elements. Where the host may not count the steps (a captured graph, a
-gradient scaler) or what changes with them is not simple (a D that forgets), `begin_step` goes
-before it, with one lane per tensor: it works out what the tensor's elements share at this step, how
-D is shifted and how the noise is scaled, and advances the step count.
+`update_chunk` has one program per chunk of a tensor. The program finds the tensor in a table of
+addresses. One call of Philox serves four elements. `begin_step` runs first where the host may not
+count the steps (a captured graph, a gradient scaler) or where the coefficients of a step are not
+simple (a D that forgets). It has one lane per tensor. The lane computes the coefficients that all
+elements of the tensor share at this step, and advances the step count.
 
-Where a multiplication and an addition are fused is said here (`tl.fma`) and not left to the
-compiler, so that an element gets the same bits whatever list, chunk or shard it is in.
+The code says where a multiplication and an addition are fused (`tl.fma`); the compiler fuses no
+others. So an element gets the same bits in every list, chunk and shard.
 
 With TRITON_INTERPRET=1 in the environment when this file is imported, the kernels run on the CPU,
 for tests.
@@ -20,7 +20,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from asgld import noise
@@ -28,26 +27,26 @@ from asgld.noise import Purpose, rounds_of
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-# Columns of the table of addresses, one row of 64-bit integers per tensor,
+# Columns of the table of addresses: one row of 64-bit integers per tensor.
 PARAM, SUM, MOMENTUM, STEP = (tl.constexpr(i) for i in range(4))
 COUNT, OFFSET, ROW_LENGTH, ROW_STRIDE, STREAM = (tl.constexpr(i) for i in range(4, 9))
 ROW = tl.constexpr(9)
-# of what a tensor's elements share at a step, one row in the working precision per tensor; see
-# asgld.optim.functional.Coefficients,
+# Columns of the coefficients: one row in the working precision per tensor; see
+# asgld.optim.functional.Coefficients.
 LR, NOISE, KEEP, CORRECTION, SHIFT = (tl.constexpr(i) for i in range(5))
 BOUND, GAIN, FACTOR, SKIPS = (tl.constexpr(i) for i in range(5, 9))
 SHARED = tl.constexpr(9)
-# and of the knobs, one row of doubles: the numbers of asgld.optim.rule.Rule, in its order.
+# Columns of the knobs: one row of doubles, the numbers of asgld.optim.rule.Rule in its order.
 LEARNING_RATE, ALPHA, BETA, SIGMA, DELTA, D_INIT = (tl.constexpr(i) for i in range(6))
 WEIGHT_DECAY, DECAY, INERTIA, CLIP, ANNEALING = (tl.constexpr(i) for i in range(6, 11))
 OPPOSED, NOISE_RATIO, NOISE_BOUND = (tl.constexpr(i) for i in range(11, 14))
 
-# What words are for, and how many rounds of Philox they get; see asgld.noise.
+# Purposes of random words, and their rounds of Philox; see asgld.noise.
 MAX_STEP = tl.constexpr(noise.MAX_STEP)
 UPDATE, ROUND = tl.constexpr(Purpose.UPDATE.value), tl.constexpr(Purpose.ROUND.value)
 ROUNDS, ROUNDS_OF_ROUND = (tl.constexpr(rounds_of(p)) for p in (Purpose.UPDATE, Purpose.ROUND))
 
-# How a power of D is taken.
+# Ways to take a power of D.
 NO_NOISE, ONE, ROOT, WHOLE, GENERAL = (tl.constexpr(i) for i in range(5))
 _IN_PTX = tl.constexpr(not IS_INTERPRETED and torch.version.hip is None)
 PART = 1024  # elements that a program has in registers
@@ -60,8 +59,8 @@ PART = 1024  # elements that a program has in registers
 
 @triton.jit
 def _multiply(word, by: tl.constexpr):
-    """Return the 64 bits of a product of two words. On a GPU that is one instruction, if asked for
-    by name: a multiplication of 64-bit integers is two, and so are the two halves apart."""
+    """Return the 64 bits of a product of two words. NVIDIA has one instruction for it; products of
+    64-bit integers, or the two halves on their own, take two."""
     if _IN_PTX:
         return tl.inline_asm_elementwise(
             "mul.wide.u32 $0, $1, $2;", "=l,r,r", [word, by], tl.uint64, is_pure=True, pack=1
@@ -134,7 +133,7 @@ def _box_muller(radius_word, angle_word, is_double: tl.constexpr):
 
 @triton.jit
 def _interleave(a, b, c, d, size: tl.constexpr):
-    """Return rows a0 b0 c0 d0, a1 b1 c1 d1, ..., of which there are `size` / 4."""
+    """Return the `size` / 4 rows a0 b0 c0 d0, a1 b1 c1 d1, ..."""
     return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [size // 4, 4])
 
 
@@ -142,7 +141,7 @@ def _interleave(a, b, c, d, size: tl.constexpr):
 def _words(
     index, purpose: tl.constexpr, step, stream, seed, size: tl.constexpr, in_fours: tl.constexpr
 ):
-    """Return rows of four words: of the elements from each index on, or of each index alone."""
+    """Return rows of four words. `in_fours`: an index stands for four elements, else for one."""
     w0, w1, w2, w3 = _philox(index >> 2, purpose, step, stream, seed)
     if in_fours:
         return _interleave(w0, w1, w2, w3, size)
@@ -153,7 +152,7 @@ def _words(
 
 @triton.jit
 def _pick(index, w0, w1, w2, w3):
-    """Return the pair of words that an element's normal is made of."""
+    """Return the two words of an element's normal."""
     is_first = (index & 2) == 0
     return tl.where(is_first, w0, w2), tl.where(is_first, w1, w3)
 
@@ -162,7 +161,7 @@ def _pick(index, w0, w1, w2, w3):
 def _normals(
     index, step, stream, seed, size: tl.constexpr, in_fours: tl.constexpr, is_double: tl.constexpr
 ):
-    """Return rows of four normals: of the elements from each index on, or of each index alone."""
+    """Return rows of four normals. `in_fours`: an index stands for four elements, else for one."""
     w0, w1, w2, w3 = _philox(index >> 2, UPDATE, step, stream, seed)
     if in_fours:
         z0, z1 = _box_muller(w0, w1, is_double)
@@ -186,8 +185,8 @@ def begin_step(
     forgets: tl.constexpr, fills: tl.constexpr, anneals: tl.constexpr, clips: tl.constexpr,
     follows_lr: tl.constexpr, is_bounded: tl.constexpr, waits: tl.constexpr, lanes: tl.constexpr,
 ):  # fmt: skip
-    """Work out the coefficients of this step, one tensor per lane, and advance the step counts.
-    The formulas are those of asgld.optim.functional.coefficients."""
+    """Compute the coefficients of this step, one tensor per lane, and advance the step counts. The
+    formulas are those of asgld.optim.functional.coefficients."""
     if waits:
         gdc_launch_dependents()
     i = tl.program_id(0) * lanes + tl.arange(0, lanes)
@@ -200,7 +199,7 @@ def begin_step(
         lr = tl.load(lr_tensor).to(tl.float64) + zero
     else:
         lr = zero + lr_high + lr_low
-    # What the host has not seen may have no meaning: then nothing moves.
+    # The host has not checked lr and count here. If one is illegal, the step changes nothing.
     is_legal = (lr >= 0.0) & (lr < float("inf")) & (k >= 0) & (k <= MAX_STEP)
     if follows_lr:
         noise = lr * tl.load(knobs + NOISE_RATIO)
@@ -217,7 +216,7 @@ def begin_step(
     if forgets:
         log_decay = tl.log2(tl.load(knobs + DECAY))
         if fills:
-            # The first gradient has no D to be scaled by: it only enters the average.
+            # There is no D yet to scale the first gradient: the gradient only enters the average.
             is_first = k == 0
             lr = tl.where(is_first, 0.0, lr)
             noise = tl.where(is_first, 0.0, noise)
@@ -255,7 +254,7 @@ def begin_step(
 
 @triton.jit
 def _inverse_power(metric, kind: tl.constexpr, exponent):
-    """Return D^(-exponent / 2); `exponent` is where it is kept."""
+    """Return D^(-exponent / 2); `exponent` is an address."""
     if kind == ROOT:
         return tl.rsqrt(metric)
     elif kind == WHOLE:
@@ -294,8 +293,8 @@ def _update_part(
     """Update `size` elements of a tensor from `first` on."""
     is_double: tl.constexpr = param_type == tl.float64
     work: tl.constexpr = tl.float64 if is_double else tl.float32
-    # In rows of four, whatever the dtype: a thread then holds the four elements of its block of
-    # words in all of its tensors, and nothing has to change hands.
+    # Rows of four, for every dtype: a thread then holds the four elements of its block of words in
+    # all of its tensors, and threads exchange nothing.
     quad = tl.arange(0, size // 4) * 4
     j = quad[:, None] + tl.arange(0, 4)[None, :]
     if is_masked:
@@ -376,8 +375,9 @@ def update_chunk(
     has_rows: tl.constexpr, in_fours: tl.constexpr, is_aligned: tl.constexpr,
     waits: tl.constexpr, is_alone: tl.constexpr, chunk: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
-    """Update one chunk of one tensor, `size` elements at a time. Without `begin_step` before it,
-    this is step `num_steps` after the counts in `taken`, and the host knows its coefficients."""
+    """Update one chunk of one tensor, `size` elements at a time. With `is_alone` no `begin_step`
+    ran: this is step `num_steps` after the counts in `taken`, and the host passes lr, noise, keep.
+    """
     work: tl.constexpr = tl.float64 if param_type == tl.float64 else tl.float32
     place = tl.load(chunks + tl.program_id(0))
     which = place & 0xFFFFFFFF
@@ -402,9 +402,9 @@ def update_chunk(
     if is_alone:
         step = tl.load(taken + which) + num_steps
         shift = (tl.load(knobs + D_INIT) + tl.load(knobs + DELTA) * step.to(tl.float64)).to(work)
-        correction, bound, gain, factor = lr, lr, lr, lr  # of no use
+        correction, bound, gain, factor = lr, lr, lr, lr  # not used
         skips = (step < 0) | (step > MAX_STEP)
-        if (begin == 0) & (not skips):  # who goes first keeps the count, which no other reads
+        if (begin == 0) & (not skips):  # the first chunk writes the count; no chunk reads it
             tl.store(tl.load(row + STEP).to(tl.pointer_type(tl.int64)), step + 1)
     else:
         if waits:
@@ -418,7 +418,7 @@ def update_chunk(
         skips = tl.load(common + SKIPS) != 0.0
     end = tl.where(skips, begin, tl.minimum(begin + chunk, count))
     for first in range(begin, end, size):
-        # Loads without a mask are wide ones.
+        # Loads without a mask are wider.
         if first + size <= end:
             _update_part(
                 param, grad, total, average, first, end, offset, length, stride, step, stream,
@@ -435,50 +435,3 @@ def update_chunk(
                 decays, maximizes, is_scaled, forgets, clips, has_momentum, opposed, rounds,
                 has_rows, in_fours, True, size,
             )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------
-# For tests: the kernel's own random numbers
-# ----------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _draw(
-    out, stream, step, seeds, start, purpose: tl.constexpr, is_normal: tl.constexpr,
-    is_double: tl.constexpr, in_fours: tl.constexpr, size: tl.constexpr,
-):  # fmt: skip
-    first = tl.program_id(0).to(tl.int64) * size
-    quad = tl.arange(0, size // 4) * 4
-    j = quad[:, None] + tl.arange(0, 4)[None, :]
-    if in_fours:
-        index = start + first + quad
-    else:
-        index = start + first + j
-    if is_normal:
-        drawn = _normals(index, step, stream, tl.load(seeds), size, in_fours, is_double)
-    else:
-        drawn = _words(index, purpose, step, stream, tl.load(seeds), size, in_fours)
-    tl.store(out + first + j, drawn)
-
-
-def draw(
-    seed: int,
-    stream: int,
-    step: int,
-    start: int,
-    count: int,
-    *,
-    dtype: torch.dtype,
-    purpose: int = 0,
-    in_fours: bool = True,
-    device: torch.device | str = "cuda",
-) -> Tensor:
-    """Return the normals of elements `start` on, or their words where dtype is torch.uint32."""
-    padded = -(-count // PART) * PART
-    out = torch.empty(padded, dtype=dtype, device=device)
-    key = torch.tensor([seed if seed < 2**63 else seed - 2**64], device=device)
-    _draw[(padded // PART,)](
-        out, stream, step, key, start, purpose, dtype != torch.uint32, dtype == torch.float64,
-        in_fours, PART, enable_fp_fusion=False,
-    )  # fmt: skip
-    return out[:count]

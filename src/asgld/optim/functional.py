@@ -1,9 +1,8 @@
 """The update on lists of tensors, in torch's own operations: one by one, or as lists.
 
-`_single_tensor_asgld` reads like the equation and is the truth in torch; `_multi_tensor_asgld` does
-the same operations in the same order on lists. `asgld.optim.plan` makes one pass in a kernel. All
-three take their noise from the contract in `asgld.noise`. `asgld.reference` has the same rule in
-NumPy.
+`_single_tensor_asgld` reads like the equation and is the truth in torch. `_multi_tensor_asgld` does
+the same operations in the same order on lists. `asgld.optim.plan` has the step in a kernel, and
+`asgld.reference` the same rule in NumPy. The noise of all is that of `asgld.noise`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from asgld.optim.rule import Rule
 
 
 class Tensors(NamedTuple):
-    """What a step works on: lists with one entry per parameter."""
+    """The tensors of a step: lists with one entry per parameter."""
 
     params: list[Tensor]
     grads: list[Tensor]
@@ -33,19 +32,19 @@ class Tensors(NamedTuple):
     momenta: list[Tensor | None]
 
     def written(self) -> list[Tensor]:
-        """Return what a step writes to."""
+        """Return the tensors that a step writes to."""
         momenta = [m for m in self.momenta if m is not None]
         return [*self.params, *self.sums, *momenta, *self.steps]
 
     def select(self, members: list[int]) -> Tensors:
-        """Return the entries with these positions."""
+        """Return the entries at these positions."""
         picked: Any = ([entries[i] for i in members] for entries in self)
         return Tensors(*picked)
 
 
 def resolved(tensors: Tensors) -> Tensors:
-    """Return tensors whose gradients are plain: no bits that negate or conjugate, real and
-    imaginary parts apart, and no memory that a step writes to."""
+    """Return tensors with plain gradients: not negated or conjugated, with separate real and
+    imaginary parts, in memory that the step does not write to."""
     written = _memory.Spans(tensors.written())
     if written.overlap():
         check_apart(tensors)
@@ -83,20 +82,20 @@ def asgld(tensors: Tensors, rule: Rule, *, as_lists: bool = False) -> None:
 
 
 class Coefficients(NamedTuple):
-    """The numbers that are the same for all coordinates of a tensor at step k. They are 0-dim
-    tensors where they depend on what the host must not wait for: k or lr on a device."""
+    """The numbers that all coordinates of a tensor share at step k. They are 0-dim tensors if k or
+    lr is on a device, since the host must not wait for it."""
 
     lr: float | Tensor
     noise: float | Tensor  # standard deviation before D scales it
-    keep: float | Tensor  # what weight decay leaves of x
+    keep: float | Tensor  # factor of x after weight decay
     correction: float | Tensor  # D = correction S + shift
     shift: float | Tensor
     bound: Any  # of the normalized gradient
-    gain: float | Tensor  # weight of the newest in the momentum
+    gain: float | Tensor  # weight of the newest gradient step in the momentum
 
 
 def coefficients(rule: Rule, k: int | Tensor, dtype: torch.dtype) -> Coefficients:
-    """Return the coefficients of step k. This is the one place that knows how they change."""
+    """Return the coefficients of step k. The kernels have the same formulas."""
     lr = rule.lr
     gain: float | Tensor = 1.0 - rule.momentum
     at: Any = k.double() if isinstance(k, Tensor) else k
@@ -116,7 +115,7 @@ def coefficients(rule: Rule, k: int | Tensor, dtype: torch.dtype) -> Coefficient
         shift = shift + _floor(rule, scale, later)
     if rule.fills:
         correction = 1.0 / (1.0 - rule.decay**later)  # type: ignore[operator]
-        # The first gradient has no D to be scaled by: it only enters the average.
+        # There is no D yet to scale the first gradient: the gradient only enters the average.
         is_first = at == 0
         if isinstance(is_first, Tensor):
             moves = (~is_first).to(dtype)
@@ -133,7 +132,8 @@ def coefficients(rule: Rule, k: int | Tensor, dtype: torch.dtype) -> Coefficient
 
 
 class _Guard:
-    """Undoes a step whose count or lr, seen by the device alone, has no meaning."""
+    """Undoes a step if its count or lr is on a device, so that the host has not checked it, and is
+    illegal."""
 
     def __init__(self, lr: float | Tensor, k: int | Tensor, written: list[Tensor]) -> None:
         self._is_legal: Tensor | None = None
@@ -154,7 +154,7 @@ class _Guard:
 
 
 def _is_unseen(value: Any) -> TypeGuard[Tensor]:
-    """Whether the host has not read a value, since that would wait for a device."""
+    """Whether the host has not checked a value, since it would have to wait for a device."""
     return isinstance(value, Tensor) and (not value.is_cpu or torch.compiler.is_compiling())
 
 
@@ -206,7 +206,7 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
         if rule.momentum != 0.0:
             assert momentum is not None
             _add_scaled(momentum.mul_(rule.momentum), drift, c.gain)
-            # What autograd may hold on to must not change at the next step.
+            # Autograd may save this tensor, so the next step must not change it.
             average = momentum.clone() if torch.is_grad_enabled() else momentum
             drift = _heeded([average], [g], rule.opposed)[0]
         _add_scaled(x, drift, -c.lr)
@@ -231,7 +231,7 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
 
 def _multi_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
     written = tensors.written()
-    # What shares memory is updated one after the other; torch's lists take no negated tensors.
+    # Tensors that share memory are updated one by one. torch's lists take no negated tensors.
     if _memory.overlap(written) or any(t.is_neg() for t in written):
         _single_tensor_asgld(tensors, rule)
         return
@@ -306,9 +306,9 @@ def working_dtype(param: Tensor) -> torch.dtype:
 
 
 def _read(step: Tensor, rule: Rule) -> int | Tensor:
-    """Return k as a number, or as the tensor itself where the host must not wait for it."""
+    """Return k as a number, or as a tensor if the host must not wait for it."""
     if rule.capturable or torch.compiler.is_compiling():
-        return step.clone()  # the noise needs its value after the counter has moved on
+        return step.clone()  # the noise needs this value after the counter has changed
     return int(step)
 
 
@@ -320,7 +320,7 @@ def _add_scaled(into: Tensor, value: Tensor, scale: float | Tensor) -> None:
 
 
 def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: float) -> list[Tensor]:
-    """Return what a step takes of momenta, whose signs may not be those of the newest gradients."""
+    """Return momenta with the factor `opposed` where they point against the newest gradients."""
     if opposed == 1.0:
         return momenta
     agreement = torch._foreach_sign(momenta)
@@ -330,7 +330,7 @@ def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: float) -> list[
 
 
 def _inverse_power(metric: Tensor, exponent: float) -> Tensor:
-    """Return D^(-exponent/2); the cases in use cost a fraction of a general power."""
+    """Return D^(-exponent/2). The common exponents cost a fraction of a general power."""
     if exponent == 1.0:
         return metric.rsqrt()
     if exponent == 2.0:
@@ -364,7 +364,7 @@ def _foreach_add_scaled(
     into: list[Tensor], values: list[Tensor], scales: list[float | Tensor], sign: int = 1
 ) -> None:
     first = sign * scales[0]
-    # Tensors are not compared: that would wait for the device.
+    # Comparing tensors would wait for the device.
     is_mixed = any(s is not scales[0] and (isinstance(s, Tensor) or s != scales[0]) for s in scales)
     if is_mixed:
         for x, value, scale in zip(into, values, scales, strict=True):
@@ -376,8 +376,8 @@ def _foreach_add_scaled(
 
 
 def _store(into: Tensor, value: Tensor, draw: Draw, rule: Rule, shift: int = 0) -> None:
-    """Round `value` to the narrower dtype of `into`, in place; `shift` says which half of its
-    random word an element takes."""
+    """Round `value` to the narrower dtype of `into`, in place. `shift` selects a half of the random
+    word of an element."""
     if rule.stochastic_rounding and into.dtype in (torch.bfloat16, torch.float16):
         word = noise.torch_words(rule.seed, draw, Purpose.ROUND, value.device) >> shift
         into.copy_(noise.round_stochastically(value.float().contiguous(), word, into.dtype))

@@ -1,9 +1,8 @@
-"""ASGLD as a torch optimizer (Algorithm 1 of the paper); `asgld.optim.presets` has its cases.
+"""ASGLD as a torch optimizer (Algorithm 1 of the paper); `asgld.optim.presets` has special cases.
 
-The knobs are declared in `asgld.optim.rule`, a parameter's state is kept by `asgld.optim.state`,
-the update is in `asgld.optim.functional` and, in kernels, in `asgld.optim.plan`. The noise contract
-is in `asgld.noise`, and the literal statement of the algorithms, against which the tests compare,
-in `asgld.reference`.
+`rule` declares the knobs, `state` makes and checks a parameter's state, `functional` has the update
+in torch's operations, `plan` the update in kernels. The noise contract is in `asgld.noise`. The
+literal statement of the algorithms, with which the tests compare, is in `asgld.reference`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from asgld.optim.rule import (
 
 
 class Backend(NamedTuple):
-    """What runs a parameter group's step, and why."""
+    """The backend of a parameter group, and the reason for it."""
 
     name: str
     reason: str
@@ -57,23 +56,12 @@ class ASGLD(Optimizer):
     :math:`T = \sigma^2 D^{-(\beta - \alpha/2)}`: it anneals for :math:`\beta > \alpha/2`, stays
     fixed (a sampler) for :math:`\beta = \alpha/2`, and heats for :math:`\beta < \alpha/2`.
 
-    ================  ================  ===========================================================
-    symbol            argument          meaning
-    ================  ================  ===========================================================
-    :math:`x`         ``params``        what is minimized over
-    :math:`G`         ``p.grad``        (stochastic) gradient
-    lr                ``lr``            step size
-    :math:`\alpha`    ``alpha``         how strongly D shortens the gradient step; 1 is Adagrad's
-    :math:`\beta`     ``beta``          how strongly D quiets the noise; ``math.inf`` is no noise
-    :math:`\sigma`    ``sigma``         standard deviation of the injected noise; 0 draws nothing
-    :math:`\delta`    ``delta``         what every step adds to D
-    :math:`D_0`       ``d_init``        D before the first step
-    :math:`k`         ``step``          steps taken, in the state
-    ================  ================  ===========================================================
+    The symbols are the arguments below: :math:`D_0` is ``d_init``, :math:`G` is ``p.grad``, and
+    :math:`k` is ``step`` in the state of a parameter.
 
     Args:
-        params: tensors, parameter groups, or named parameters. Names key the noise, so that a
-            parameter keeps its noise whatever is trained beside it; without names, positions do.
+        params: tensors, parameter groups, or named parameters. Names key the noise, so a parameter
+            keeps its noise whatever else is trained. Without names, positions key the noise.
         {knobs}
 
     Every other argument is a knob of a parameter group; `asgld.optim.rule` declares them.
@@ -136,13 +124,13 @@ class ASGLD(Optimizer):
         super().__setstate__(state)
         self._plans = {}
         for group in self.param_groups:
-            group.setdefault("noise", None)  # a group saved before this knob has its sigma
+            group.setdefault("noise", None)  # a group saved before `noise` existed uses sigma
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
         self._declare_scaler_support()
 
     def _declare_scaler_support(self) -> None:
-        # torch.amp.GradScaler unscales and skips by itself unless the optimizer says it does so.
+        # torch.amp.GradScaler reads this flag: the optimizer unscales gradients and skips steps.
         self._step_supports_amp_scaling = bool(self.param_groups) and all(
             group["fused"] for group in self.param_groups
         )
@@ -159,10 +147,8 @@ class ASGLD(Optimizer):
                 if p.layout != torch.strided or p.is_nested:
                     raise TypeError(f"a parameter has the layout {p.layout}: need a dense tensor")
             group.update(plain({name: group[name] for name in KNOBS}))
-            rule = rule_of(group)
-            check(rule, {working_dtype(p) for p in group["params"]})
+            rule = self._checked_rule(group)
             warn_of_heating(rule)
-            self._refuse_what_no_kernel_serves(group, rule)
             self._create_state(group, rule)
         except BaseException:
             self.param_groups.pop()
@@ -174,8 +160,8 @@ class ASGLD(Optimizer):
     # ------------------------------------------------------------------------------------- state
 
     def _create_state(self, group: dict[str, Any], rule: Rule) -> None:
-        """Create the state of parameters that have none. It exists before the first gradient, as
-        D_0 does; and again for a parameter that was put in the place of another."""
+        """Create missing states: before the first gradient, since D_0 exists then, and for a
+        parameter that replaced another one in its group."""
         missing = [p for p in group["params"] if not self.state.get(p)]
         if not missing:
             return
@@ -190,29 +176,28 @@ class ASGLD(Optimizer):
             for p in missing:
                 streams.append(next(i for i in itertools.count(place_of[p]) if i not in taken))
                 taken.add(streams[-1])
-        stays = self._counts_with_params(group, rule)
+        on_device = self._counts_on_device(group, rule)
         with torch.inference_mode(False):
             made = [
-                state.create(p, rule, stream, counts_with_param=stays)
+                state.create(p, rule, stream, count_on_device=on_device)
                 for p, stream in zip(missing, streams, strict=True)
             ]
-            state.share(made, rule)
+            state.share_versions(made, rule)
         self.state.update(zip(missing, made, strict=True))
 
-    def _counts_with_params(self, group: dict[str, Any], rule: Rule) -> bool:
-        """Whether step counts live with the parameters, since no host may, or need, read them."""
+    def _counts_on_device(self, group: dict[str, Any], rule: Rule) -> bool:
+        """Whether step counts are on the device of the parameters, and never read by the host."""
         return bool(rule.capturable) or (
             any(p.is_cuda for p in group["params"]) and self._choose_backend(group).name == "fused"
         )
 
     @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state. All of it is checked before any of it is taken. Unlike torch's own, this
-        keeps the dtypes of `sum` and `step`."""
+        """Load a state. The whole state is checked before anything changes. Unlike torch's method,
+        this one keeps the dtypes of `sum` and `step`."""
         # torch casts every state tensor but `step` to the parameter's dtype, which would round a
-        # float32 sum to bfloat16 (pytorch#75224). A hook that runs after all of the user's
-        # sees and checks the uncast tensors; one that runs before all of the user's puts copies of
-        # them in place.
+        # float32 sum to bfloat16 (pytorch#75224). So the last of the pre-hooks checks the tensors
+        # before the cast, and the first of the post-hooks puts copies of them in place.
         if not isinstance(state_dict, dict):
             raise TypeError(f"need a state_dict, not a {type(state_dict).__name__}")
         loaded: list[tuple[Tensor, dict[str, Any]]] = []
@@ -223,14 +208,14 @@ class ASGLD(Optimizer):
             lambda _: self.state.update(loaded), prepend=True
         )
         try:
-            with torch.inference_mode(False):  # what is loaded is to be changed outside of it
+            with torch.inference_mode(False):  # so that any later step can change the state
                 super().load_state_dict(state_dict)
         finally:
             before.remove()
             after.remove()
 
     def _checked(self, saved: dict[str, Any]) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-        """Yield parameters and the states that a saved one has for them, or raise."""
+        """Yield each parameter and a checked copy of its saved state, or raise."""
         if not isinstance(saved, dict) or not {"state", "param_groups"} <= saved.keys():
             raise ValueError("a state_dict has the entries 'state' and 'param_groups'; need both")
         groups, entries = saved["param_groups"], saved["state"]
@@ -239,35 +224,33 @@ class ASGLD(Optimizer):
             raise ValueError("'state' must be a dict, and 'param_groups' a list of groups")
         lengths = [len(group["params"]) for group in groups]
         if lengths != [len(group["params"]) for group in self.param_groups]:
-            return  # torch says so
+            return  # torch raises for this
         states: list[tuple[Tensor, dict[str, Any]]] = []
         for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):
             where = f"param_groups[{i}]"
             state.check_group(saved_group, group, where)
             merged = {**self.defaults, "noise": None, **saved_group, "params": group["params"]}
-            rule = rule_of(merged)
             try:
-                check(rule, {working_dtype(p) for p in group["params"]})
-                self._refuse_what_no_kernel_serves(merged, rule)
+                rule = self._checked_rule(merged)
             except (ValueError, TypeError, RuntimeError) as error:
                 raise type(error)(f"{where} of the loaded state: {error}") from None
             if "noise" not in saved_group and self.defaults["noise"] is not None:
                 warnings.warn(
-                    f"{where} was saved before `noise` was a knob: its sigma={rule.sigma!r} goes "
-                    "on and does not follow lr. Set sigma=0 and noise in the group to change that",
+                    f"{where} was saved before `noise` existed, so sigma={rule.sigma!r} stays in "
+                    "use and does not follow lr. To change this, set noise, and sigma=0",
                     stacklevel=6,
                 )
-            stays = self._counts_with_params(merged, rule)
+            on_device = self._counts_on_device(merged, rule)
             for j, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
                 entry, name = entries.get(key), _name(merged, i, j)
                 if entry is not None:
-                    restored = state.restore(p, entry, rule, name, counts_with_param=stays)
+                    restored = state.restore(p, entry, rule, name, count_on_device=on_device)
                 elif not p.requires_grad and self.state.get(p):
-                    restored = {**self.state[p]}  # distributed checkpoints leave out the frozen
+                    restored = {**self.state[p]}  # distributed checkpoints omit frozen parameters
                 else:
                     raise ValueError(f"state of {name} is missing")
                 states.append((p, restored))
-            state.share([s for _, s in states[-len(group["params"]) :]], rule)
+            state.share_versions([s for _, s in states[-len(group["params"]) :]], rule)
         state.check_streams(s for _, s in states)
         yield from states
 
@@ -276,22 +259,22 @@ class ASGLD(Optimizer):
     def _why_not_fused(self, group: dict[str, Any], rule: Rule) -> str | None:
         if rule.differentiable:
             return "autograd cannot run through a kernel"
-        params = group["params"]
-        layouts = [noise_contract.layout_of(p) for p in params]
-        return plan.unavailable_reason(params, layouts, rule)
+        return plan.unavailable_reason(group["params"], rule)
 
-    def _refuse_what_no_kernel_serves(self, group: dict[str, Any], rule: Rule) -> None:
-        """Raise where a kernel is asked for and none serves. Parameters on the device "meta" may
-        still go to another."""
-        if not rule.fused or any(p.is_meta for p in group["params"]):
-            return
-        if reason := self._why_not_fused(group, rule):
+    def _checked_rule(self, group: dict[str, Any]) -> Rule:
+        """Return a group's knobs. Raise if they are illegal, or if they ask for a kernel and none
+        serves. A parameter on the device "meta" may still move to a device with a kernel."""
+        rule, params = rule_of(group), group["params"]
+        check(rule, {working_dtype(p) for p in params})
+        needs_kernel = rule.fused and not any(p.is_meta for p in params)
+        if needs_kernel and (reason := self._why_not_fused(group, rule)):
             raise RuntimeError(
                 f"fused=True cannot be served: {reason}. Use fused=None for the best that can"
             )
+        return rule
 
     def _choose_backend(self, group: dict[str, Any]) -> Backend:
-        """Reduce `foreach` and `fused` to one backend, here and nowhere else."""
+        """Reduce `foreach` and `fused` to one backend. No other code decides this."""
         rule = rule_of(group)
         if rule.fused:
             return Backend("fused", "fused=True was asked for")
@@ -328,8 +311,8 @@ class ASGLD(Optimizer):
         given = () if closure is None else (closure,)
         return self._step_in_sight(*given) if self._is_watched() else self._step(*given)
 
-    # Of its own accord torch wraps step() in the calls of hooks and a mark for profilers. With
-    # nobody there to see them, they take longer than the launch of a kernel.
+    # By default torch wraps step() in calls of hooks and a profiler mark, which take longer than
+    # the launch of a kernel. `_step_in_sight` has them; it runs if there is a hook or a profiler.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _is_watched(self) -> bool:
@@ -349,8 +332,8 @@ class ASGLD(Optimizer):
         if torch.compiler.is_compiling():
             self._step_traced()
             return loss
-        # Every group is checked before any is updated: a plan checks what may have changed since it
-        # was made, and a group without one that fits is collected anew.
+        # Every group is checked before any group is updated. A plan that fits has been checked; a
+        # group without such a plan is checked and collected anew.
         held = list(self.state), list(self.state.values())
         plans = [self._plan_of(group, *held) for group in self.param_groups]
         if None in plans:
@@ -363,33 +346,32 @@ class ASGLD(Optimizer):
     _step_in_sight = Optimizer.profile_hook_step(_step)
 
     def _scaling(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return what a gradient scaler leaves here: `grad_scale` and `found_inf`."""
+        """Return `grad_scale` and `found_inf`, attributes that a gradient scaler sets."""
         return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
     def _plan_of(self, group: dict[str, Any], keys: list[Tensor], states: list[Any]) -> Plan | None:
-        """Return the plan of a group, if it has one that fits."""
-        found = self._plans.get(id(group))  # no other group has this id: the plan holds its own
+        """Return the plan of a group if there is one and it fits."""
+        found = self._plans.get(id(group))  # the plan keeps its group alive, so the id is unique
         return found if found is not None and found.fits(keys, states) else None
 
     @_use_grad_for_differentiable
     def _step_anew(self, plans: list[Plan | None]) -> None:
-        """Take one step in which some groups have to be collected: those without a plan."""
+        """Take one step in which groups without a plan are collected."""
         _check_graph_capture(self)
         rules = [
             None if ready else self._check_group(i, group)
             for i, (group, ready) in enumerate(zip(self.param_groups, plans, strict=True))
         ]
-        work: list[Any] = []
         self._plans = {id(ready.group): ready for ready in plans if ready is not None}
+        work: list[Any] = []
         for group, rule, ready in zip(self.param_groups, rules, plans, strict=True):
             work.append(ready if rule is None else self._collect(group, rule))
         for group_work in work:
             group_work.step(*self._scaling())
 
     def _check_group(self, number: int, group: dict[str, Any]) -> Rule:
-        """Return a group's knobs. Raise if it cannot take a step, before anything has changed."""
-        rule = rule_of(group)
-        check(rule, {working_dtype(p) for p in group["params"]})
+        """Return a group's knobs, or raise if the group cannot take a step. Nothing changes."""
+        rule = self._checked_rule(group)
         for j, p in enumerate(group["params"]):
             if p.grad is None:
                 continue
@@ -404,11 +386,10 @@ class ASGLD(Optimizer):
             if found := self.state.get(p):
                 state.check_state(p, found, rule, where)
                 state.check_count(found, where)
-        self._refuse_what_no_kernel_serves(group, rule)
         return rule
 
     def _collect(self, group: dict[str, Any], rule: Rule) -> Plan | _Operations:
-        """Return what takes a step of a group whose check has passed."""
+        """Return an object whose `step` updates a group that has passed its check."""
         tensors = Tensors([], [], [], [], [], [], [])
         self._collect_tensors(group, rule, tensors)
         backend = self._choose_backend(group).name
@@ -419,41 +400,36 @@ class ASGLD(Optimizer):
 
     def _collect_tensors(self, group: dict[str, Any], rule: Rule, into: Tensors) -> None:
         self._create_state(group, rule)
-        stays = self._counts_with_params(group, rule)
+        on_device = self._counts_on_device(group, rule)
         for p in group["params"]:
             if p.grad is not None:
-                state.settle(p, self.state[p], rule, counts_with_param=stays)
+                state.settle(p, self.state[p], rule, count_on_device=on_device)
                 state.collect(p, self.state[p], rule, into)
 
     # ---------------------------------------------------------------------------- torch.compile
 
     def _init_group(self, group: dict[str, Any], *columns: list[Any]) -> str:
-        """Collect what has a gradient and return the backend. torch.compile runs this method as
-        plain Python, when it traces a step."""
+        """Collect the parameters with a gradient and return the backend. torch.compile knows this
+        method by name and runs it as plain Python when it traces a step."""
         rule = self._check_group(0, group)
         self._collect_tensors(group, rule, Tensors(*columns))
         return self._choose_backend(group).name
 
     @_use_grad_for_differentiable
     def _step_traced(self) -> None:
-        """Take one step as torch.compile sees it. lr is a tensor there, so that a schedule does not
-        compile it anew at every step."""
+        """Take one step as torch.compile sees it. lr is a tensor there: a schedule must not compile
+        the step anew."""
         for group in self.param_groups:
-            params: list[Any] = []
-            grads: list[Any] = []
-            sums: list[Any] = []
-            steps: list[Any] = []
-            streams: list[Any] = []
-            layouts: list[Any] = []
-            momenta: list[Any] = []
-            backend = self._init_group(group, params, grads, sums, steps, streams, layouts, momenta)
-            if not params:
+            columns: Any = [[] for _ in Tensors._fields]
+            backend = self._init_group(group, *columns)
+            tensors = Tensors(*columns)
+            if not tensors.params:
                 continue
             rule = rule_of(group)
             if not isinstance(rule.lr, Tensor):
                 rule = rule._replace(lr=torch.ones((), dtype=torch.float64) * rule.lr)
-            grads = [_memory.real(g.resolve_conj()) for g in grads]
-            tensors = Tensors(params, grads, sums, steps, streams, layouts, momenta)
+            grads = [_memory.real(g.resolve_conj()) for g in tensors.grads]
+            tensors = tensors._replace(grads=grads)
             if backend == "fused":
                 plan.step_as_operator(tensors, rule, *self._scaling())
             else:
@@ -468,7 +444,7 @@ class _Operations(NamedTuple):
     as_lists: bool
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """A gradient scaler unscales and skips by itself before it calls for such a step."""
+        """Take the step. A gradient scaler unscales the gradients and skips steps by itself."""
         if self.tensors.params:
             functional.asgld(self.tensors, self.rule, as_lists=self.as_lists)
 
@@ -484,14 +460,14 @@ def _name(group: dict[str, Any], number: int, place: int) -> str:
 
 
 def _names(group: dict[str, Any]) -> list[str]:
-    """Return the names of a group's parameters, if each has one. torch's ZeRO deals parameters out
-    to ranks and leaves the list of names as it was."""
+    """Return the names of a group's parameters, or nothing if the list does not fit: torch's ZeRO
+    distributes parameters over ranks and leaves the list of names as it was."""
     names = group.get("param_names", [])
     return names if len(names) == len(group["params"]) else []
 
 
 def _check_graph_capture(optimizer: Optimizer) -> None:
-    # torch renamed the method when it learned of accelerators beyond CUDA.
+    # torch has renamed this method.
     for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
         if hasattr(optimizer, name):
             getattr(optimizer, name)()

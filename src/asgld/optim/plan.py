@@ -1,9 +1,9 @@
-"""One pass in a kernel: which kernel serves, and what it needs of a list of tensors.
+"""The step in a kernel: which kernel serves, and the tables of addresses that it works on.
 
-Kernels work on addresses, which Python collects more slowly than a GPU takes for the whole step. So
-a `Plan` holds them from step to step. It proves at each that it still fits: the same groups,
-parameters and states, and tensors that lie where they lay and are read as they were. Whatever does
-not match is collected anew.
+Python takes longer to collect the addresses than a GPU takes for the whole step. So a `Plan` keeps
+them from step to step. Before each step it proves that it still fits: the group, its parameters and
+their states are the same objects, and the tensors have the same addresses, shapes, strides and
+dtypes. If anything differs, the addresses are collected anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgld.noise import Layout
+from asgld.noise import Layout, layout_of
 from asgld.optim import _memory
 from asgld.optim.functional import Tensors, check_apart, working_dtype
 from asgld.optim.rule import FLAGS, NUMBERS, Rule, check, check_lr, rule_of
@@ -26,16 +26,15 @@ from asgld.optim.state import sum_dtype
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
+# Sets of gradient addresses that a plan remembers.
 _MOST_TAKEN = 16
 
 
-class Table(Protocol):
+class KernelTable(Protocol):
     """Tensors of one device as its kernel sees them."""
 
     def can_count(self) -> bool:
-        """Whether the step counts that the host can see fit the noise counter."""
+        """Whether the step counts fit the noise counter; counts on a device are not read."""
 
     def step(
         self,
@@ -44,29 +43,33 @@ class Table(Protocol):
         grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
-        """Take one step, in place; every step count grows by one, unless `found_inf` is not 0.
+        """Take one step in place, and add one to every step count.
 
         Args:
             grads: addresses of contiguous gradients.
             rule: the knobs.
-            grad_scale: what the gradients were multiplied by.
+            grad_scale: the factor that the gradients contain.
             found_inf: if not zero, the gradients overflowed, and nothing changes.
         """
 
 
-def unavailable_reason(
-    params: Sequence[Tensor], layouts: Sequence[Layout], rule: Rule | None = None
-) -> str | None:
+def unavailable_reason(params: Sequence[Tensor], rule: Rule | None = None) -> str | None:
     """Return why no kernel can serve these parameters, or None where one can."""
     for device in {param.device.type for param in params}:
-        if device == "cpu":
-            from asgld.optim import _native
+        reason: str | None
+        if device not in ("cpu", "cuda"):
+            return f"there is no kernel for device {device!r}, only for 'cpu' and 'cuda'"
+        try:
+            if device == "cpu":
+                from asgld.optim import _native
 
-            reason = _native.unavailable_reason()
-        elif device == "cuda":
-            reason = _triton_reason()
-        else:
-            reason = f"there is no kernel for device {device!r}, only for 'cpu' and 'cuda'"
+                reason = _native.unavailable_reason()
+            else:
+                from asgld.optim import _triton
+
+                reason = _triton.unavailable_reason()
+        except ImportError as error:
+            reason = f"Triton does not import: {error}"
         if reason is not None:
             return reason
     for param in params:
@@ -76,25 +79,17 @@ def unavailable_reason(
             return f"no kernel serves a parameter of {param.dtype} with a sum of {total}"
         if not _memory.is_plain(getattr(param, "_local_tensor", param)):
             return f"a parameter is a {type(param).__name__}, which no kernel addresses"
-    if any(layout.rows is None for layout in layouts):
+    if any(layout_of(param).rows is None for param in params):
         return "a parameter is sharded along two inner dimensions, which no kernel addresses"
     return None
-
-
-def _triton_reason() -> str | None:
-    try:
-        from asgld.optim import _triton
-    except ImportError as error:
-        return f"Triton does not import: {error}"
-    return _triton.unavailable_reason()
 
 
 class Kernels:
     """One step in kernels on lists of tensors of any strides.
 
-    A kernel wants memory in row-major order that nothing else in the step writes to. What is
-    otherwise gets a copy for the length of a step. Gradients are as they came: complex, strided, or
-    with the bits that negate and conjugate.
+    A kernel needs row-major tensors, and gradients in memory that the step does not write to. A
+    tensor that is otherwise is copied for the length of a step. Gradients may be complex, strided,
+    negated or conjugated.
     """
 
     def __init__(self, tensors: Tensors, *, host_counts: bool = False) -> None:
@@ -112,20 +107,21 @@ class Kernels:
         self._parts = _parts(tensors, self._types, host_counts=host_counts, in_turn=in_turn)
 
     def _shared(self, addresses: list[int]) -> set[int]:
-        """Return which gradients share memory with what the step writes."""
+        """Return the positions of gradients in memory that the step writes to."""
         return set(np.flatnonzero(self._written.meet(addresses, self._sizes)).tolist())
 
     def can_count(self) -> bool:
-        """Whether another step fits the noise counter, as far as the host can see."""
+        """Whether the step counts on the CPU fit the noise counter."""
         return all(part.table.can_count() for part in self._parts)
 
     def take(self, grads: Sequence[Tensor], moved: list[int], addresses: list[int]) -> bool:
-        """Whether gradients that moved are whole, and need no other copies than those before."""
+        """Whether the storages of moved gradients are large enough, and whether the copies that the
+        step already makes suffice. `moved` are positions, `addresses` those of all gradients."""
         for i in moved:
             before = grads[i].storage_offset() * grads[i].element_size()
             if grads[i].untyped_storage().nbytes() < before + self._needed[i]:
                 return False
-        known = tuple(addresses)  # gradients come back to where they were
+        known = tuple(addresses)  # gradients often return to an earlier place
         if known not in self._taken:
             if not self._shared(addresses) <= self._copied:
                 return False
@@ -153,27 +149,21 @@ class Kernels:
 
 
 class _Part(NamedTuple):
-    """What one table serves: entries of the lists, and copies of those it cannot work on."""
+    """The parameters of one table, and copies of their tensors that are not row-major."""
 
-    members: list[int] | None  # None for all, in order
+    members: list[int] | None  # positions of the parameters; None is all of them, in order
     copies: list[tuple[Tensor, Tensor]]
-    table: Table
+    table: KernelTable
 
-    def step(
-        self,
-        addresses: list[int],
-        rule: Rule,
-        grad_scale: Tensor | None,
-        found_inf: Tensor | None,
-    ) -> None:
+    def step(self, addresses: list[int], rule: Rule, *scaling: Tensor | None) -> None:
         chosen = addresses if self.members is None else [addresses[i] for i in self.members]
         if not self.copies:
-            self.table.step(chosen, rule, grad_scale, found_inf)
+            self.table.step(chosen, rule, *scaling)
             return
         with torch.no_grad():
             for kept, copy in self.copies:
                 copy.copy_(kept)
-            self.table.step(chosen, rule, grad_scale, found_inf)
+            self.table.step(chosen, rule, *scaling)
             for kept, copy in self.copies:
                 kept.copy_(copy)
 
@@ -181,8 +171,8 @@ class _Part(NamedTuple):
 def _parts(
     tensors: Tensors, grad_dtypes: Sequence[torch.dtype], *, host_counts: bool, in_turn: bool
 ) -> list[_Part]:
-    """Return a part per device and, on a GPU, per kind of tensor. Tensors that share memory are
-    updated in turn: each is a part."""
+    """Return a part per device and, on a GPU, per kind of tensor. With `in_turn` every parameter is
+    a part: parameters that share memory are updated one after the other."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
         in_fours = tensors.layouts[i].is_in_fours
@@ -201,30 +191,30 @@ def _parts(
             [layout.rows for layout in part.layouts], dense(part.momenta),
             [grad_dtypes[i] for i in members],
         )  # fmt: skip
-        table: Table
+        table: KernelTable
         if device.type == "cpu":
             from asgld.optim import _native
 
-            table = _native.Table(*columns)
+            table = _native.CpuTable(*columns)
         else:
             from asgld.optim import _triton
 
-            table = _triton.Table(*columns, host_counts=host_counts)
+            table = _triton.GpuTable(*columns, host_counts=host_counts)
         is_all = len(members) == len(tensors.params)
         parts.append(_Part(None if is_all else members, list(copies.values()), table))
     return parts
 
 
 def _grad_dtype(grad: Tensor, param: Tensor) -> torch.dtype:
-    """Return the dtype in which a kernel takes a gradient: its own, or the working one where that
-    is wider or the only one. `p.grad_dtype` lets it differ from the parameter's."""
+    """Return the dtype in which a kernel takes a gradient: its own dtype or the working one. The
+    dtypes of gradient and parameter differ if `p.grad_dtype` is set."""
     dtype, working = _REAL.get(grad.dtype, grad.dtype), working_dtype(param)
     is_taken = working == torch.float32 and dtype in _DTYPES and dtype != torch.float64
     return dtype if is_taken else working
 
 
 def _is_dense(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a kernel can read a tensor's memory as it is."""
+    """Whether a kernel can read a tensor without a copy."""
     is_right = _REAL.get(tensor.dtype, tensor.dtype) == _REAL.get(dtype, dtype)
     return is_right and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
@@ -239,7 +229,7 @@ def _dense_copy(grad: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------
-# Under a compiler: one opaque operator, which is what it can place
+# Under torch.compile: one opaque operator
 # ----------------------------------------------------------------------------------------------
 
 
@@ -287,7 +277,7 @@ def _operator(
     low, high, *flags = integers
     for name, flag in zip(FLAGS, flags, strict=True):
         knobs[name] = bool(flag)
-    # A compiled step does not look at lr or counts before it is called: the host does here.
+    # A compiled step has not checked lr yet.
     rule = Rule(**{**knobs, "lr": lr}, seed=low | high << 32)
     check_lr(lr)
     layouts = [
@@ -308,13 +298,13 @@ def _operator(
 
 
 class Plan:
-    """The step of a parameter group in kernels, kept with what proves that it still fits.
+    """The step of a parameter group in kernels, and the facts that prove that it still fits.
 
     Args:
         group: the parameter group.
         rule: its knobs, checked.
         states: the optimizer's state.
-        tensors: what a step works on.
+        tensors: the tensors of the step.
     """
 
     def __init__(
@@ -329,13 +319,13 @@ class Plan:
         self._owners = [p for p in self._params if p.grad is not None]
         self._absent = [p for p in self._params if p.grad is None]
         self._dtypes = {working_dtype(p) for p in self._params}
-        # What the optimizer's state holds.
+        # The entries of the optimizer's state.
         place_of = {id(p): i for i, p in enumerate(states)}
         self._own = [place_of[id(p)] for p in self._owners]
         self._num_states = len(states)
         own = [states[p] for p in self._owners]
         self._entries = list(_entries(own))
-        # How tensors look and where they lie: what kernels read and write.
+        # The tensors that kernels read and write.
         fixed = [*self._owners, *(state["sum"] for state in own)]
         fixed += [state["momentum"] for state in own] if rule.momentum != 0.0 else []
         self._fixed: list[Any] = fixed
@@ -343,25 +333,25 @@ class Plan:
         self._shards_of_grads = _places_of_shards(self._owners)
         placed = _specs(self._owners, self._shards_of_grads)
         specs = _specs([p.grad for p in self._owners], self._shards_of_grads)
-        self._specs = specs if specs == placed else placed
+        self._specs = specs if specs == placed else placed  # FSDP reuses its objects: a fast ==
         self._steps = [state["step"] for state in own]
         self._looks = _memory.Looks(_held(fixed, self._shards))
         self._places = _memory.Places([*_held(fixed, self._shards), *self._steps])
         self._storages = _memory.Storages(_held(fixed, self._shards))
-        self._grads: list[Any] = tensors.grads  # from a check to its step, and no longer
+        self._grads: list[Any] = tensors.grads  # kept from a check to its step only
         self._looks_of_grads = _memory.Looks(tensors.grads)
         self._places_of_grads = _memory.Places(tensors.grads)
-        # What the host has read of them.
+        # The tensors whose values the host has read.
         self._watched = [*_watched(self._steps), *_watched([state["stream"] for state in own])]
         self._versions = _versions(self._watched)
         self._tracked = [p for p in self._owners if not p.is_inference()]
         self._kernels = Kernels(tensors, host_counts=not rule.capturable)
 
     def fits(self, keys: list[Tensor], states: list[Any]) -> bool:
-        """Whether the plan serves this step. Raise where a knob of the group has no meaning.
+        """Whether the plan serves this step. Raise if a knob of the group is illegal.
 
         Args:
-            keys, states: the optimizer's state, as lists: tensors are slow keys.
+            keys, states: the optimizer's state as lists, since tensors are slow keys.
         """
         rule, last = rule_of(self.group), self._rule
         if _are_equal(rule[1:], last[1:]):
@@ -384,18 +374,17 @@ class Plan:
             return False
         try:
             entries = list(_entries(map(states.__getitem__, self._own)))
-        except TypeError:  # a state is no dict
+        except TypeError:  # a state is not a dict
             return False
         return len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
 
     def _looks_the_same(self) -> bool:
-        """Whether tensors lie where they lay and are read as they were; gradients may move."""
+        """Whether the tensors have the same place and form. Gradients may have another place."""
         if any(p.grad is not None for p in self._absent):
             return False
         grads, fixed = _gradients(self._owners, bool(self._shards)), self._fixed
         try:
             if self._shards:
-                # Lists do not ask objects that are the same, as FSDP's are at every step.
                 if _specs(grads, self._shards_of_grads) != self._specs:
                     return False
                 grads, fixed = _held(grads, self._shards_of_grads), _held(fixed, self._shards)
@@ -417,21 +406,22 @@ class Plan:
         return not moved or self._kernels.take(grads, moved, places.addresses)
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """Take the step that was last found to fit."""
+        """Take the step that `fits` has approved."""
         addresses = self._places_of_grads.addresses
         self._kernels.step(self._grads, addresses, self._rule, grad_scale, found_inf)
         self._grads = []
-        # Autograd must learn that what it may have saved is no more.
+        # Autograd may have saved these parameters, and must notice that they have changed.
         torch.autograd.graph.increment_version(self._tracked)
 
 
 def _entries(states: Iterable[dict[str, Any]]) -> Iterator[Any]:
-    """All that states hold, one after the other."""
+    """Return the values of all states, one after the other."""
     return chain.from_iterable(map(dict.values, states))
 
 
 def _watched(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return tensors whose versions tell of a write to any of these: one, if they share theirs."""
+    """Return the tensors whose versions must be compared to notice a write to any of `tensors`: the
+    first tensor, if all of them share one version counter, else all."""
     before = [tensor._version for tensor in tensors]
     torch.autograd.graph.increment_version(tensors[0])
     if all(t._version == then + 1 for t, then in zip(tensors, before, strict=True)):
@@ -442,17 +432,17 @@ def _watched(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 def _are_equal(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     try:
         return first == second
-    except RuntimeError:  # a knob is a tensor, and torch will not say whether it is equal
+    except RuntimeError:  # a knob is a tensor of several elements, which has no truth value
         return False
 
 
 def _settings(rule: Rule) -> tuple[Any, ...]:
-    """Return the knobs that decide what is collected and which backend serves."""
+    """Return the knobs on which the collected tensors and the backend depend."""
     return (*rule[rule._fields.index("sum_dtype") :], rule.momentum != 0.0)
 
 
 def _versions(tensors: Iterable[Tensor]) -> int:
-    """How often tensors were written by others than kernels."""
+    """Return a number that grows whenever torch writes to one of the tensors."""
     return sum(map(attrgetter("_version"), tensors))
 
 
@@ -461,20 +451,20 @@ def _places_of_shards(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def _specs(tensors: Sequence[Any], shards: Sequence[int]) -> list[Any]:
-    """How DTensors are placed."""
+    """Return the placements of DTensors."""
     return [tensors[i]._spec for i in shards]
 
 
 def _gradients(params: Sequence[Tensor], are_sharded: bool) -> list[Any]:
     if not are_sharded:
         return [p.grad for p in params]
-    # torch would ask the class of each whether it has a way of its own; DTensor has none.
+    # This skips torch's look for a special `grad` in the class; DTensor has none.
     with torch._C.DisableTorchFunctionSubclass():
         return [p.grad for p in params]
 
 
 def _held(tensors: list[Any], shards: Sequence[int]) -> list[Any]:
-    """What this process holds of DTensors; to_local() would build autograd nodes around it."""
+    """Return the local tensors of DTensors. to_local() would build autograd nodes."""
     if not shards:
         return tensors
     held = list(tensors)

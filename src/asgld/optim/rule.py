@@ -1,8 +1,8 @@
 """The knobs of a parameter group: name, default, range, meaning and message, each declared once.
 
-`Rule` is the declaration. Checks of groups and of loaded states, error messages, the table in the
-documentation and what the kernels are handed come from it. Four places repeat the names for their
-readers' sake, and a test compares each with this one: the constructor of :class:`asgld.ASGLD`,
+`Rule` is the declaration. The checks of groups and of loaded states, error messages, the docstring
+of :class:`asgld.ASGLD` and the arguments of the kernels come from it. Four places repeat the names
+for readability, and a test compares each with `Rule`: the constructor of :class:`asgld.ASGLD`,
 `asgld.reference`, and the arguments of the C and of the Triton kernel.
 """
 
@@ -24,9 +24,9 @@ from asgld import noise
 
 @dataclass(frozen=True)
 class Knob:
-    """What a knob means and which values it takes.
+    """The meaning of a knob and its allowed values.
 
-    A knob with a `low` is a number. `opens` and `closes` say which ends belong to the range.
+    A knob with a `low` is a number. `low` belongs to the range if `opens`, `high` if `closes`.
     """
 
     meaning: str
@@ -41,11 +41,13 @@ class Knob:
         """Say which values are allowed."""
         if self.low is None:
             return self.hint
-        below = f"{self.low:g} {'<=' if self.opens else '<'} {name}"
-        above = f" {'<=' if self.closes else '<'} {self.high:g}".replace("inf", "infinity")
-        range_of = f"{name} >= {self.low:g}" if self.closes and math.isinf(self.high) else below
-        range_of += "" if self.closes and math.isinf(self.high) else above
-        return f"need {range_of}{'; ' if self.hint else ''}{self.hint}"
+        if self.closes and math.isinf(self.high):
+            allowed = f"{name} >= {self.low:g}"
+        else:
+            below, above = ("<=" if belongs else "<" for belongs in (self.opens, self.closes))
+            high = "infinity" if math.isinf(self.high) else f"{self.high:g}"
+            allowed = f"{self.low:g} {below} {name} {above} {high}"
+        return f"need {allowed}{'; ' if self.hint else ''}{self.hint}"
 
     def admits(self, value: Any) -> bool:
         if value is None:
@@ -85,8 +87,8 @@ class Rule(NamedTuple):
     delta: Annotated[
         float,
         Knob(
-            "what every step adds to D, in units of squared gradients. A tiny one (1e-8) slows "
-            "convergence, since near a minimum D then grows only by the noise it causes",
+            "constant that every step adds to D, in units of squared gradients. A tiny delta, say "
+            "1e-8, slows convergence: near a minimum only the noise then makes D grow",
             0.0,
         ),
     ] = 1e-2
@@ -102,8 +104,8 @@ class Rule(NamedTuple):
     decay: Annotated[
         float | None,
         Knob(
-            "forget: D is `delta` plus the exponential average of past squared gradients with this "
-            "factor, which begins at `d_init`; with `d_init=0` the first gradient fills the "
+            "forget: D is `delta` plus an exponential average of past squared gradients with this "
+            "factor. The average begins at `d_init`; with `d_init=0` the first gradient fills the "
             "average and moves nothing. None is the paper's sum",
             0.0, 1.0, opens=False, optional=True, hint="None is the sum, which forgets nothing",
         ),
@@ -125,39 +127,39 @@ class Rule(NamedTuple):
     annealing: Annotated[
         float,
         Knob(
-            "multiply the noise by `k ** (-annealing / 2)`. The paper's D anneals by growing; one "
-            "that forgets does not grow, so this knob anneals its noise",
+            "multiply the noise by `k ** (-annealing / 2)`. The paper's D anneals the noise by "
+            "growing; a D that forgets does not grow, and needs this knob",
             0.0,
         ),
     ] = 0.0
     opposed: Annotated[
         float,
         Knob(
-            "factor of momentum in a coordinate where it points against the newest gradient. 1 "
-            "steps along it all the same; 0 waits there, as the cautious optimizers do (Liang, "
-            "Chen, Liu and Liu, arXiv 2411.16085, who also scale up the other coordinates); -1 "
-            "steps as far the other way, as Grams does (Cao, Li and Song, arXiv 2412.17107). "
-            "Without a gradient nothing moves if it is negative. The stored momentum is the same "
-            "with all",
+            "factor of momentum in a coordinate where momentum points against the newest gradient. "
+            "1 keeps momentum; 0 waits, as the cautious optimizers do (Liang, Chen, Liu and Liu, "
+            "arXiv 2411.16085, who also scale up the other coordinates); -1 turns momentum round, "
+            "as Grams does (Cao, Li and Song, arXiv 2412.17107). With a negative factor a "
+            "coordinate whose gradient is 0 does not move. The stored momentum does not depend on "
+            "this knob",
             -1.0, 1.0, closes=True, hint="-1 turns momentum round, 0 drops it, 1 keeps it",
         ),
     ] = 1.0  # fmt: skip
     noise: Annotated[
         float | None,
         Knob(
-            "standard deviation of the noise in units of lr, before D scales it, in place of "
-            "`sigma`, which must then be 0: the noise step follows lr through every schedule. "
-            "None: `sigma` counts",
-            0.0, optional=True, hint="in gradient steps; None lets sigma count",
+            "standard deviation of the noise in units of lr, before D scales it. It replaces "
+            "`sigma`, which must be 0, and the noise step follows lr through every schedule. None "
+            "leaves the noise to `sigma`",
+            0.0, optional=True, hint="in gradient steps; None leaves the noise to sigma",
         ),
     ] = None  # fmt: skip
     noise_bound: Annotated[
         float | None,
         Knob(
             "bound the standard deviation of the noise step by `noise_bound * lr * sqrt(k)` at "
-            "step k. What this needs is added to D, so at beta = alpha/2 the temperature stays, "
-            "and it vanishes like a power of k. Without it, a D that has seen no gradient can make "
-            "the noise huge",
+            "step k. The bound works by an addition to D that vanishes like a power of k, so at "
+            "beta = alpha/2 the temperature stays. Without a bound, a D that has seen no gradient "
+            "can make the noise huge",
             0.0, opens=False, optional=True, hint="None is no bound",
         ),
     ] = None  # fmt: skip
@@ -169,26 +171,26 @@ class Rule(NamedTuple):
     stochastic_rounding: Annotated[
         bool,
         Knob(
-            "round half-precision results at random, without bias, so that updates below half a "
-            "unit in the last place are not lost"
+            "round half-precision results at random, without bias, so that small updates, below "
+            "half a unit in the last place, are not lost"
         ),
     ] = False
     sum_dtype: Annotated[
         torch.dtype | None,
         Knob(
-            "dtype of the sum of squares. None is the parameter's own, but float32 for half "
-            "precision, where a sum would soon stop growing"
+            "dtype of the sum of squares. None is the parameter's dtype, but float32 for half "
+            "precision, in which a sum would soon stop growing"
         ),
     ] = None
     capturable: Annotated[bool, Knob("keep the step count on the device, for CUDA graphs")] = False
     differentiable: Annotated[bool, Knob("let autograd run through the step")] = False
     foreach: Annotated[
         bool | None,
-        Knob("work on lists of tensors; None takes the fastest backend that serves"),
+        Knob("work on lists of tensors; None takes the fastest backend"),
     ] = None
     fused: Annotated[
         bool | None,
-        Knob("work in one kernel; None takes the fastest backend that serves"),
+        Knob("work in one kernel; None takes the fastest backend"),
     ] = None
 
     @property
@@ -198,7 +200,7 @@ class Rule(NamedTuple):
 
     @property
     def fills(self) -> bool:
-        """Whether the first gradient only fills the average, since there is no d_init before it."""
+        """Whether the first gradient only fills the average, which does not begin at d_init."""
         return self.decay is not None and self.d_init == 0.0
 
     @property
@@ -207,8 +209,8 @@ class Rule(NamedTuple):
         return self.alpha > 0.0 or (self.has_noise and self.beta > 0.0)
 
     def numbers(self) -> list[float]:
-        """Return the numbers among the knobs, in order, as kernels take them: None is not a number,
-        and an lr that is a tensor is 0 and handed over by itself."""
+        """Return the numbers among the knobs in order, as kernels take them: NaN for None, and 0
+        for an lr that is a tensor, which kernels take as another argument."""
         lr = 0.0 if isinstance(self.lr, Tensor) else self.lr
         values: tuple[Any, ...] = (lr, *self[1 : len(NUMBERS)])
         return [math.nan if value is None else float(value) for value in values]
@@ -225,7 +227,7 @@ FLAGS = ("maximize", "stochastic_rounding", "capturable", "differentiable")
 _CHOICES = ("foreach", "fused")
 _SUM_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16)
 
-# Words of other optimizers, and what says the same here.
+# Arguments of other optimizers, and the same in terms of ASGLD.
 FOREIGN = {
     "betas": "momentum=betas[0] and decay=betas[1]",
     "eps": "delta, which is added to squares: delta=eps**2",
@@ -249,7 +251,7 @@ def rule_of(group: Mapping[str, Any]) -> Rule:
 
 
 def plain(knobs: dict[str, Any]) -> dict[str, Any]:
-    """Return knobs in Python's own types, which every checkpoint can hold: NumPy has others."""
+    """Return knobs with NumPy's numbers as Python's, which every checkpoint can hold."""
 
     def one(name: str, value: Any) -> Any:
         if name in (*FLAGS, *_CHOICES) and isinstance(value, numbers.Integral) and value in (0, 1):
@@ -262,14 +264,14 @@ def plain(knobs: dict[str, Any]) -> dict[str, Any]:
 
 
 def name_of_ours(word: str) -> str:
-    """Say which knob an unknown word may stand for."""
+    """Say which knob an unknown word may mean."""
     if word in FOREIGN:
-        return f"{word!r} is another optimizer's word; here it is {FOREIGN[word]}"
+        return f"{word!r} is another optimizer's word; in ASGLD it is {FOREIGN[word]}"
     return f"unknown option {word!r}"
 
 
 def check_lr(lr: Any) -> None:
-    """Raise if lr is none. An lr on a device is left to the kernel: reading it would wait."""
+    """Raise if lr is illegal. The kernel checks an lr on a device: the host would have to wait."""
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
             raise ValueError("Tensor lr must be 1-element")
@@ -285,9 +287,9 @@ def check_lr(lr: Any) -> None:
 
 
 def check(rule: Rule, dtypes: Iterable[torch.dtype] = (torch.float64,)) -> None:
-    """Raise if a knob, or a combination of knobs, has no meaning.
+    """Raise if a knob or a combination of knobs is illegal.
 
-    `dtypes` are those in which steps are worked out: what is positive must be so in them.
+    `dtypes` are the working dtypes of the parameters: the least D must be positive in them.
     """
     check_lr(rule.lr)
     for name in NUMBERS[1:]:
@@ -336,16 +338,16 @@ def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:
             "noise, so a larger D cannot bound it; set noise_bound=None"
         )
     if rule.divides:
-        # The least that D can be: a sum begins at d_init, an average may forget all but delta.
+        # The least D: a sum begins at d_init, and an average may forget all but delta.
         name = "d_init" if rule.decay is None else "delta"
         least = getattr(rule, name)
         for dtype in dtypes:
             if not least >= torch.finfo(dtype).tiny:
                 raise ValueError(
                     f"Invalid {name} value: {least!r}: need a positive number, at least "
-                    f"{torch.finfo(dtype).tiny:.2g} in {dtype}, since D is as small where there "
-                    "was no gradient, and a step divides by its power; far below the squared "
-                    "gradients it makes the first steps huge"
+                    f"{torch.finfo(dtype).tiny:.2g} in {dtype}. Without gradients D is as small, "
+                    "and a step divides by a power of D. A value far below the squared gradients "
+                    "makes the first steps huge"
                 )
     if rule.fused:
         if rule.differentiable:
@@ -357,7 +359,7 @@ def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:
 
 
 def warn_of_heating(rule: Rule) -> None:
-    """Warn where the noise does not die down; `add_param_group` calls this."""
+    """Warn if the noise does not die down; `add_param_group` calls this."""
     alpha, beta = rule.alpha, rule.beta
     if not rule.has_noise or alpha == 0.0 or beta > alpha / 2 or rule.decay is not None:
         return  # a D that forgets does not grow
@@ -365,7 +367,7 @@ def warn_of_heating(rule: Rule) -> None:
     warnings.warn(
         f"beta={beta} with alpha={alpha}: the temperature of the noise {effect} while D grows; "
         f"for convergence use beta > alpha/2 = {alpha / 2}",
-        stacklevel=5,  # past add_param_group and two constructors: where the user made it
+        stacklevel=5,  # the user's line, behind add_param_group and two constructors
     )
 
 

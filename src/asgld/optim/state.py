@@ -1,14 +1,13 @@
-"""The state of a parameter: `sum`, `step`, `stream` and, with momentum, `momentum`. How it is made,
-checked, loaded, and collected for a step.
+"""The state of a parameter: make it, check it, load it, and collect it for a step.
 
 ==========  =====================================================================================
 entry       meaning
 ==========  =====================================================================================
 sum         S, the sum (with `decay`: average) of squared gradients; shaped like the parameter,
-            real and imaginary parts apart
-step        k, steps taken; 0-dim int64, with the parameter where no host need read it
-stream      which noise the parameter gets; 0-dim int64 on the CPU, see `asgld.noise`
-momentum    average of scaled gradients, shaped like `sum`, in the working precision
+            with separate real and imaginary parts
+step        k, steps taken; 0-dim int64, on the CPU or on the device of the parameter
+stream      key of the parameter's noise; 0-dim int64 on the CPU, see `asgld.noise`
+momentum    average of scaled gradients, shaped like `sum`, in the working precision; optional
 ==========  =====================================================================================
 """
 
@@ -28,7 +27,8 @@ from asgld.optim.rule import Rule
 
 State = dict[str, Any]
 
-# Entries by which the states of others are known.
+_NEEDED = ("step", "sum", "stream")
+# An entry of another optimizer's state, and the name of that optimizer.
 _FOREIGN = {
     "exp_avg_sq": "Adam or AdamW",
     "exp_inf": "Adamax",
@@ -39,10 +39,10 @@ _FOREIGN = {
 }
 
 
-def create(p: Tensor, rule: Rule, stream: int, *, counts_with_param: bool) -> State:
+def create(p: Tensor, rule: Rule, stream: int, *, count_on_device: bool) -> State:
     """Return the state before the first step, when D is d_init."""
     state = {
-        "step": torch.zeros((), dtype=torch.int64, device=p.device if counts_with_param else "cpu"),
+        "step": torch.zeros((), dtype=torch.int64, device=p.device if count_on_device else "cpu"),
         "sum": torch.zeros_like(_memory.real(p.detach()), dtype=sum_dtype(rule, p)),
         "stream": torch.tensor(stream, dtype=torch.int64),
     }
@@ -51,12 +51,12 @@ def create(p: Tensor, rule: Rule, stream: int, *, counts_with_param: bool) -> St
     return state
 
 
-def share(states: Sequence[State], rule: Rule) -> None:
-    """Let counts, and streams, share one version, though not their memory: one look then tells of
-    a write to any of them. (Views of one tensor would as well, but with them a compiled step on a
-    GPU, torch 2.11, gave other results.)"""
+def share_versions(states: Sequence[State], rule: Rule) -> None:
+    """Let all counts share one version counter, and all streams another. The memory stays separate.
+    A write to any of the tensors then shows in the version of the first. (Views of one tensor share
+    a version as well, but a compiled step on a GPU, torch 2.11, gave other results with views.)"""
     if rule.differentiable:
-        return  # autograd would take a write to one for a write to all
+        return  # autograd would take a write to one count for a write to all
     for name in ("step", "stream"):
         first: dict[torch.device, Tensor] = {}
         for state in states:
@@ -73,13 +73,13 @@ def sum_dtype(rule: Rule, p: Tensor) -> torch.dtype:
     return working_dtype(p) if rule.sum_dtype is None else rule.sum_dtype
 
 
-def settle(p: Tensor, state: State, rule: Rule, *, counts_with_param: bool) -> None:
-    """Let a state follow its parameter: to where it is now, or to a momentum switched on later."""
-    home = p.device if counts_with_param else torch.device("cpu")
+def settle(p: Tensor, state: State, rule: Rule, *, count_on_device: bool) -> None:
+    """Move a state to the device of its parameter, and add momentum if the rule has it now."""
+    home = p.device if count_on_device else torch.device("cpu")
     for name in ("sum", "momentum"):
         value = state.get(name)
         if value is not None and value.device != p.device:
-            # What was on the device "meta" never held anything.
+            # A tensor on the device "meta" has no values to copy.
             there = torch.zeros_like(_memory.real(p.detach()), dtype=value.dtype)
             state[name] = there if value.is_meta else there.copy_(value)
     if (step := state["step"]).device != home:
@@ -111,7 +111,7 @@ def check_parameter(p: Tensor, where: str) -> None:
         raise RuntimeError(
             f"{where} has shape {tuple(p.shape)}, {p.dtype} on {p.device}, its gradient "
             f"{tuple(grad.shape)}, {grad.dtype} on {grad.device}: p.data was replaced after the "
-            "gradient was computed; compute it anew"
+            "gradient was computed; compute the gradient anew"
         )
     if hasattr(p, "placements") != hasattr(grad, "placements"):
         raise RuntimeError(f"{where} is a {type(p).__name__}, its gradient a {type(grad).__name__}")
@@ -120,7 +120,7 @@ def check_parameter(p: Tensor, where: str) -> None:
             raise RuntimeError(f"{what}: its storage was resized or freed")
     held = _unwrapped(p)
     if held.is_inference() and not torch.is_inference_mode_enabled():
-        raise RuntimeError(f"{where} was made in inference mode and cannot be changed outside it")
+        raise RuntimeError(f"{where} was made in inference mode; a step outside cannot change it")
     if held.is_conj() or _memory.repeats(held):
         raise RuntimeError(
             f"{where}: unsupported operation: more than one element of the written-to tensor "
@@ -130,21 +130,17 @@ def check_parameter(p: Tensor, where: str) -> None:
 
 
 def check_state(p: Tensor, state: Any, rule: Rule, where: str) -> None:
-    """Raise if a state cannot be that of a parameter. Nothing is read from a device."""
-    problem = _problem(p, state, rule)
-    if problem:
+    """Raise if a state does not fit its parameter. No value is read from a device."""
+    if problem := _problem(p, state, rule):
         raise ValueError(f"state of {where}: {problem}")
 
 
 def _problem(p: Tensor, state: Any, rule: Rule) -> str:
-    if not isinstance(state, dict):
-        return f"need a dict, not a {type(state).__name__}"
-    names = ("step", "sum", "stream")
-    for name in (*names, "momentum"):
+    if problem := _missing(state):
+        return problem
+    for name in (*_NEEDED, "momentum"):
         value = state.get(name)
-        if value is None and name in names:
-            return f"{name!r} is missing"
-        # An int is how earlier versions kept the stream.
+        # Earlier versions kept the stream as an int.
         if not isinstance(value, (Tensor, int) if name == "stream" else (Tensor, NoneType)):
             return f"{name!r} is a {type(value).__name__}; need a tensor"
     shape = _memory.real(p.detach()).shape
@@ -156,7 +152,7 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
         if value.shape != shape or value.dtype != dtype:
             return (
                 f"{name!r} has shape {tuple(value.shape)} and {value.dtype}, but the parameter "
-                f"needs {tuple(shape)} and {dtype}; where p.data was replaced by another kind of "
+                f"needs {tuple(shape)} and {dtype}; if p.data was replaced by another kind of "
                 "tensor, make a new optimizer"
             )
         if getattr(value, "placements", None) != getattr(p, "placements", None):
@@ -172,7 +168,7 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
             if not _memory.is_whole(held):
                 return f"the storage of {name!r} was resized or freed"
             if held.is_inference() and not torch.is_inference_mode_enabled():
-                return f"{name!r} was made in inference mode; clone() it outside of that"
+                return f"{name!r} was made in inference mode; clone() it outside inference mode"
     for name in ("step", "stream"):
         value = torch.as_tensor(state[name])
         if value.shape != () or value.dtype != torch.int64:
@@ -187,7 +183,7 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
 
 
 def check_count(state: State, where: str) -> None:
-    """Raise if another step would not fit the noise counter, as far as the host can see."""
+    """Raise if a step count on the CPU does not fit the noise counter."""
     if state["step"].is_cpu and int(state["step"]) > noise.MAX_STEP:
         raise RuntimeError(
             f"state of {where}: step {int(state['step'])} is past the noise counter's 32 bits; "
@@ -208,14 +204,13 @@ def check_streams(states: Iterable[State]) -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param: bool) -> State:
+def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, count_on_device: bool) -> State:
     """Return a checked copy of a saved state, in the dtypes and on the device of a parameter."""
-    state = dict(saved) if isinstance(saved, dict) else saved
-    missing = {"step", "sum", "stream"} - (state.keys() if isinstance(saved, dict) else set())
-    if missing:
-        raise ValueError(f"state of {where}: {_whose(state, sorted(missing))}")
-    # What is loaded before its parameter is materialized waits where it is.
-    device, home = p.device, p.device if counts_with_param else torch.device("cpu")
+    if problem := _missing(saved):
+        raise ValueError(f"state of {where}: {problem}")
+    state = dict(saved)
+    # A state that is loaded before its parameter is materialized stays on its device.
+    device, home = p.device, p.device if count_on_device else torch.device("cpu")
     if p.is_meta:
         device, home = torch.device("cpu"), torch.device("cpu")
     step, stream = state["step"], state["stream"]
@@ -227,7 +222,7 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param:
         )
         if not is_one or not float(value).is_integer():
             raise ValueError(f"state of {where}: {name!r} is {value!r}: need a whole number")
-    # An int is how earlier versions saved the stream.
+    # Earlier versions saved the stream as an int.
     state["stream"] = torch.as_tensor(stream).reshape(()).to("cpu", torch.int64, copy=True)
     state["step"] = torch.as_tensor(step).reshape(()).to(home, torch.int64, copy=True)
     for name, dtype in (("sum", sum_dtype(rule, p)), ("momentum", working_dtype(p))):
@@ -241,8 +236,8 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param:
             state[name] = value.detach().to(place, dtype, copy=True)
     if rule.momentum != 0.0 and "momentum" not in state:
         raise ValueError(
-            f"state of {where}: 'momentum' is missing, which momentum={rule.momentum!r} goes on "
-            "with; set momentum to 0 in the saved group to go on without"
+            f"state of {where}: 'momentum' is missing, but the group has "
+            f"momentum={rule.momentum!r}; to go on without, set momentum to 0 in the saved group"
         )
     if not 0 <= int(step) <= noise.MAX_STEP + 1:
         raise ValueError(f"state of {where}: 'step' is {int(step)}: need 0 to 2**32 steps")
@@ -253,24 +248,26 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, counts_with_param:
     return cast(State, state)
 
 
-def _whose(state: Any, missing: list[str]) -> str:
-    """Say what a state lacks, and whose it may be."""
-    text = f"{' and '.join(map(repr, missing))} missing"
-    names = state.keys() if isinstance(state, dict) else ()
-    for entry, owner in _FOREIGN.items():
-        if entry in names:
-            return f"{text}; it looks like that of {owner}. {_REMEDY}"
-    return text
+def _missing(state: Any) -> str:
+    """Say which entries a state lacks, and which optimizer it may belong to."""
+    if not isinstance(state, dict):
+        return f"need a dict, not a {type(state).__name__}"
+    missing = [name for name in sorted(_NEEDED) if state.get(name) is None]
+    text = " and ".join(map(repr, missing)) + " missing"
+    owner = next((owner for entry, owner in _FOREIGN.items() if entry in state), None)
+    if owner is not None:
+        text += f"; the state looks like that of {owner}. {_REMEDY}"
+    return text if missing else ""
 
 
 _REMEDY = (
-    "ASGLD cannot go on with another optimizer's state: begin with a new optimizer, or copy what "
-    "means the same by hand (Adagrad's `sum` is ours)"
+    "ASGLD cannot use another optimizer's state: begin with a new optimizer, or copy entries of "
+    "the same meaning by hand (Adagrad's `sum` is ASGLD's)"
 )
 
 
 def check_group(saved: dict[str, Any], group: dict[str, Any], where: str) -> None:
-    """Raise if a saved parameter group is another optimizer's, or its names are in disorder."""
+    """Raise if a saved group is another optimizer's, or if its names do not fit."""
     names, own = saved.get("param_names"), group.get("param_names")
     if names is not None:
         are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -282,12 +279,13 @@ def check_group(saved: dict[str, Any], group: dict[str, Any], where: str) -> Non
             raise ValueError(f"{where} has param_names={names!r}: need one name per parameter")
         if own is not None and names != own and sorted(names) == sorted(own):
             raise ValueError(
-                f"{where} has the parameters in another order, {names!r}: states go by position"
+                f"{where} has the parameters in another order, {names!r}: positions match states "
+                "to parameters"
             )
     if missing := {"alpha", "beta", "sigma", "delta", "d_init"} - saved.keys():
         raise ValueError(
-            f"{where} has no {sorted(missing)[0]!r} but {', '.join(sorted(saved.keys()))}: it is "
-            f"another optimizer's. {_REMEDY}"
+            f"{where} has no {sorted(missing)[0]!r} but {', '.join(sorted(saved.keys()))}, so the "
+            f"group is another optimizer's. {_REMEDY}"
         )
 
 
@@ -297,8 +295,8 @@ def check_group(saved: dict[str, Any], group: dict[str, Any], where: str) -> Non
 
 
 def collect(p: Tensor, state: State, rule: Rule, into: Tensors) -> None:
-    """Append what a step of a parameter with a gradient works on: what this process holds, real
-    and imaginary parts apart. The gradient is as it came."""
+    """Append a parameter with a gradient to the lists of a step: the local part, with separate real
+    and imaginary parts. The gradient is not converted."""
     into.params.append(_memory.real(local(p)))
     into.grads.append(_unwrapped(_placed(p.grad, p)))
     into.sums.append(local(state["sum"]))
@@ -309,20 +307,20 @@ def collect(p: Tensor, state: State, rule: Rule, into: Tensors) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the part of a DTensor that this process holds, sharing its memory."""
+    """Return the part of a DTensor that this process holds. It shares memory with the DTensor."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else cast(Tensor, to_local())
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:
-    """Return the memory behind a tensor that is not written to: local, and arrived."""
+    """Return the local part of a tensor for reading; wait for a collective that is under way."""
     held = local(tensor)
-    wait = getattr(held, "wait", None)  # a collective may still be on its way
+    wait = getattr(held, "wait", None)
     return held if wait is None else cast(Tensor, wait())
 
 
 def _placed(grad: Any, param: Any) -> Tensor:
-    """Return a gradient placed as its parameter is: one under sequence parallelism is not."""
+    """Return a gradient with its parameter's placements, which differ in sequence parallelism."""
     placements = getattr(param, "placements", None)
     if placements is None or grad.placements == placements:
         return cast(Tensor, grad)

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,17 +40,81 @@ class BudgetExhausted(RuntimeError):
     """No replica can pay for the call. Inside `asgld.run` this ends the run, as a result."""
 
 
+class _Charge(NamedTuple):
+    """What a call costs one replica."""
+
+    price: float
+    calls: tuple[tuple[str, int], ...]
+    samples: int
+
+
+class _Known(NamedTuple):
+    """A call that was checked once for all replicas: at points of this shape it needs no check."""
+
+    shape: torch.Size
+    charge: _Charge
+    charge_all: Callable[[_Charge], bool]
+    call: Callable[..., Tensor]
+
+
 class _Ledger:
-    """Counts and budget, shared by an oracle and its views."""
+    """Counts and budget, shared by an oracle and its views.
+
+    Calls that every replica makes are noted as plain numbers, one for all replicas; `counts` adds
+    them to the arrays when someone reads it.
+    """
 
     def __init__(self, replicas: int | None, budget: float | None) -> None:
-        self.counts = None if replicas is None else Counts.zeros(replicas)
         self.budget = math.inf if budget is None else float(budget)
+        self.limit = self.budget * (1.0 + 1e-12)
+        self._counts = None if replicas is None else Counts.zeros(replicas)
+        self._calls: dict[str, int] = {}
+        self._samples = 0
+        self._spent: float | None = None  # by each replica; None where it may differ
 
-    def sized(self, replicas: int) -> Counts:
-        if self.counts is None:
-            self.counts = Counts.zeros(replicas)
-        return self.counts
+    def num_replicas(self, default: int) -> int:
+        if self._counts is None:
+            self._counts = Counts.zeros(default)
+        return self._counts.replicas
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of each replica. The reader may change them."""
+        if self._counts is None:
+            self._counts = Counts.zeros(1)
+        if self._spent is not None:
+            for kind, times in self._calls.items():
+                self._counts.calls[kind] += times
+            self._counts.samples += self._samples
+            self._counts.spent[:] = self._spent
+            self._calls, self._samples, self._spent = {}, 0, None
+        return self._counts
+
+    def charge_all(self, charge: _Charge) -> bool:
+        """Charge every replica, if all have spent the same and can pay; say whether they have."""
+        spent = self._spent
+        if spent is None:
+            each = self.counts.spent
+            if not (each == each[0]).all():
+                return False
+            spent = float(each[0])
+        if spent + charge.price > self.limit:
+            return False
+        self._spent = spent + charge.price
+        self._samples += charge.samples
+        for kind, times in charge.calls:
+            self._calls[kind] = self._calls.get(kind, 0) + times
+        return True
+
+
+def nonfinite_rows(result: Tensor, num_rows: int) -> list[int]:
+    """Numbers of the rows of a call's result in which a number is not finite."""
+    # A finite sum means finite numbers, at a third of the price of asking each.
+    if math.isfinite(float(result.sum())):
+        return []
+    is_bad = ~torch.isfinite(result).reshape(num_rows, -1).all(1)
+    rows: list[int] = is_bad.nonzero()[:, 0].tolist()
+    return rows
 
 
 class Session:
@@ -59,13 +125,37 @@ class Session:
         self.needs = needs
         self.is_batched = is_batched
         self.active: BoolArray = np.ones(replicas, np.bool_)
-        self.is_complete = True  # every replica active: the common case, kept to skip masking
+        self.is_complete = True  # all are active: the common case, where no call needs a mask
+        self.is_over = False  # none is
         self.broke: BoolArray = np.zeros(replicas, np.bool_)
-        self.nonfinite: dict[int, str] = {}
+        self.known: dict[str, _Known] = {}
+        self.unchecked: tuple[str, Tensor] | None = None  # the last call, and what it returned
+        self._nonfinite: dict[int, str] = {}
+
+    @property
+    def nonfinite(self) -> dict[int, str]:
+        """The first call that gave a replica a number that is not finite."""
+        self.check_last_call()
+        return self._nonfinite
+
+    def keep_unchecked(self, kind: str, result: Tensor) -> Tensor:
+        """Return a result for all replicas, which is to be checked before the next; see `run`."""
+        if self.unchecked is not None:
+            self.check_last_call()
+        self.unchecked = (kind, result)
+        return result
+
+    def check_last_call(self) -> None:
+        if self.unchecked is not None:
+            kind, result = self.unchecked
+            self.unchecked = None
+            for replica in nonfinite_rows(result, len(self.active)):
+                self._nonfinite.setdefault(replica, kind)
 
     def drop(self, replicas: IntArray | BoolArray) -> None:
         self.active[replicas] = False
-        self.is_complete = bool(self.active.all())
+        num_active = np.count_nonzero(self.active)
+        self.is_complete, self.is_over = num_active == len(self.active), num_active == 0
 
     def bankrupt(self, replicas: IntArray) -> None:
         self.broke[replicas] = True
@@ -77,7 +167,7 @@ class Session:
         A batched method goes on for the replicas that are left; a method that runs one replica at
         a time has nothing left to do.
         """
-        return bool(self.active.any() if self.is_batched else keep.any())
+        return not self.is_over if self.is_batched else bool(keep.any())
 
 
 class Oracle:
@@ -143,10 +233,10 @@ class Oracle:
 
     @property
     def counts(self) -> Counts:
-        """The counts so far, live; copy them to keep them."""
+        """The counts so far. Copy them to keep them; within a run, read them anew."""
         if self._ledger is None:
             raise ValueError("a free view has no counts; ask the oracle it came from")
-        return self._ledger.sized(1) if self._ledger.counts is None else self._ledger.counts
+        return self._ledger.counts
 
     @property
     def budget(self) -> float:
@@ -186,7 +276,7 @@ class Oracle:
                 f"method {name!r} needs {sorted(unknown)[0]!r}: known calls are {', '.join(KINDS)}"
             )
         assert self._ledger is not None
-        counted = self._ledger.sized(replicas).replicas
+        counted = self._ledger.num_replicas(default=replicas)
         if counted != replicas:
             raise ValueError(
                 f"this oracle counts for {counted} replicas, x0 has {replicas}: make a new Oracle"
@@ -249,31 +339,41 @@ class Oracle:
         indices: Tensor | None = None,
         is_charged: bool = True,
     ) -> Tensor:
+        session = self.session
+        if session is not None and session.is_complete and self._rows is None and is_charged:
+            known = session.known.get(kind)
+            if known is not None and known.shape == x.shape and known.charge_all(known.charge):
+                return session.keep_unchecked(kind, known.call(x, *vectors))
         if x.dim() == 0 or x.shape[-1] != self.dim:
             raise ValueError(
                 f"x of shape {tuple(x.shape)} in oracle call `{kind}`: need (..., {self.dim})"
             )
-        share = 1.0 if indices is None else self._share(kind, x, indices)
-        self._check_needs(kind)
-        keep = self._admit(kind, x, share, indices, is_charged)
-        arguments = [x, *vectors]
-        if keep is not None:
-            # Evaluate only the rows that take part: the others may hold anything.
-            mask = torch.from_numpy(keep).to(x.device)
-            arguments = [a.reshape(-1, self.dim)[mask] for a in arguments]
-            if indices is not None and indices.dim() > 1:
-                indices = indices.reshape(-1, indices.shape[-1])[mask]
         if indices is not None:
-            arguments.append(indices)
-        if keep is not None and not keep.any():
-            return x.new_full((*x.shape[:-1], *self._result_shape(kind)), math.nan)
-        result: Tensor = getattr(self.function, kind)(*arguments)
+            self._check_batch(kind, x, indices)
+        self._check_needs(kind)
+        keep = self._admit(kind, x, indices, is_charged)
+        call = getattr(self.function, kind)
+        if keep is None:
+            result: Tensor = call(x, *vectors) if indices is None else call(x, *vectors, indices)
+            if session is not None and self._rows is None:
+                return session.keep_unchecked(kind, result)
+            self._note_nonfinite(kind, x, result, None)
+            return result
+        shape = (*x.shape[:-1], *self._result_shape(kind))
+        if not keep.any():
+            return x.new_full(shape, math.nan)
+        # Evaluate only the rows that take part: the others may hold anything.
+        mask = torch.from_numpy(keep).to(x.device)
+        arguments = [a.reshape(-1, self.dim)[mask] for a in (x, *vectors)]
+        if indices is not None:
+            is_shared = indices.dim() == 1
+            rows = indices if is_shared else indices.reshape(-1, indices.shape[-1])[mask]
+            arguments.append(rows)
+        result = call(*arguments)
         self._note_nonfinite(kind, arguments[0], result, keep)
-        if keep is not None:
-            full = result.new_full((len(keep), *result.shape[1:]), math.nan)
-            full[mask] = result
-            result = full.reshape((*x.shape[:-1], *self._result_shape(kind)))
-        return result
+        full = result.new_full((len(keep), *result.shape[1:]), math.nan)
+        full[mask] = result
+        return full.reshape(shape)
 
     def _result_shape(self, kind: str) -> tuple[int, ...]:
         if kind.endswith("value"):
@@ -293,8 +393,7 @@ class Oracle:
             raise ValueError(f"v of shape {tuple(v.shape)}: need x's shape {tuple(x.shape)}")
         return v.expand(x.shape)
 
-    def _share(self, kind: str, x: Tensor, indices: Tensor) -> float:
-        """Check a batch and return its part of all samples."""
+    def _check_batch(self, kind: str, x: Tensor, indices: Tensor) -> None:
         if self.num_samples is None:
             raise ValueError(
                 f"oracle call `{kind}`: the function is not a mean over samples; give num_samples= "
@@ -312,31 +411,36 @@ class Oracle:
                 f"indices in oracle call `{kind}` run from {int(low)} to {int(high)}: need "
                 f"0 <= index < num_samples = {self.num_samples}"
             )
-        return size / self.num_samples
 
     def _admit(
-        self, kind: str, x: Tensor, share: float, indices: Tensor | None, is_charged: bool
+        self, kind: str, x: Tensor, indices: Tensor | None, is_charged: bool
     ) -> BoolArray | None:
-        """Charge the rows that can pay. Returns a mask of rows, or None for all of them."""
-        if self._ledger is None:
+        """Charge the rows that can pay. Return their mask, or None where all rows can."""
+        ledger, session, numbers = self._ledger, self.session, self._rows
+        if ledger is None:
             return None
-        num_rows = math.prod(x.shape[:-1])
-        counts = self._ledger.sized(num_rows)
-        numbers = self._rows
-        expected = counts.replicas if numbers is None else len(numbers)
+        num_rows = len(x) if x.dim() == 2 else math.prod(x.shape[:-1])
+        expected = ledger.num_replicas(default=num_rows) if numbers is None else len(numbers)
         if num_rows != expected:
             raise ValueError(
                 f"x has {num_rows} rows in oracle call `{kind}`, but this oracle counts for "
                 f"{expected}: use oracle.rows(...) for some of the replicas, oracle.free() to look"
             )
-        price, charges = self._price(kind, share)
-        session = self.session
+        stated = getattr(self.function, "charges", None)
+        charge = self._charge(kind, indices, stated or {}) if is_charged else None
         keep: BoolArray | None = None
-        if session is not None and not session.is_complete:
-            keep = session.active.copy() if numbers is None else session.active[numbers]
-        if is_charged and self._ledger.budget < math.inf:
+        if session is not None:
+            if not session.is_complete:
+                keep = session.active.copy() if numbers is None else session.active[numbers]
+            elif charge is None or (numbers is None and ledger.charge_all(charge)):
+                if charge is not None and indices is None and stated is None:
+                    call = getattr(self.function, kind)
+                    session.known[kind] = _Known(x.shape, charge, ledger.charge_all, call)
+                return None
+        counts = ledger.counts
+        if charge is not None and ledger.budget < math.inf:
             spent = counts.spent if numbers is None else counts.spent[numbers]
-            can_pay = spent + price <= self._ledger.budget * (1.0 + 1e-12)
+            can_pay = spent + charge.price <= ledger.limit
             if not can_pay.all():
                 if session is None:
                     raise BudgetExhausted(self._budget_message(kind))
@@ -345,26 +449,26 @@ class Oracle:
                 keep = can_pay if keep is None else keep & can_pay
         if keep is not None and session is not None and not session.can_go_on(keep):
             raise BudgetExhausted(self._budget_message(kind))
-        if is_charged:
-            where: slice | IntArray = slice(None)
+        if charge is not None:
+            where: slice | IntArray = slice(None) if numbers is None else numbers
             if keep is not None:
                 where = np.flatnonzero(keep) if numbers is None else numbers[keep]
-            elif numbers is not None:
-                where = numbers
-            for charged_kind, times in charges:
+            for charged_kind, times in charge.calls:
                 counts.calls[charged_kind][where] += times
-            counts.spent[where] += price
-            n = 1 if self.num_samples is None else self.num_samples
-            batch = n if indices is None else indices.shape[-1]
-            counts.samples[where] += batch * sum(times for _, times in charges)
+            counts.spent[where] += charge.price
+            counts.samples[where] += charge.samples
         return keep
 
-    def _price(self, kind: str, share: float) -> tuple[float, list[tuple[str, int]]]:
-        declared = getattr(self.function, "charges", {}).get(kind, {kind: 1})
+    def _charge(
+        self, kind: str, indices: Tensor | None, stated: Mapping[str, Mapping[str, int]]
+    ) -> _Charge:
+        n = 1 if self.num_samples is None else self.num_samples
+        batch = n if indices is None else indices.shape[-1]
         prefix = "sample_" if kind.startswith("sample_") else ""
-        charges = [(prefix + k.removeprefix("sample_"), n) for k, n in declared.items()]
-        price = sum(self.costs.of(k, self.dim) * n for k, n in charges) * share
-        return price, charges
+        charges = stated.get(kind, {kind: 1}).items()
+        calls = tuple((prefix + name.removeprefix("sample_"), times) for name, times in charges)
+        price = sum(self.costs.of(name, self.dim) * times for name, times in calls) * (batch / n)
+        return _Charge(price, calls, batch * sum(times for _, times in calls))
 
     def _budget_message(self, kind: str) -> str:
         return (
@@ -373,23 +477,23 @@ class Oracle:
         )
 
     def _note_nonfinite(self, kind: str, x: Tensor, result: Tensor, keep: BoolArray | None) -> None:
-        if self._ledger is None or math.isfinite(float(result.sum())):
+        session = self.session
+        if self._ledger is None:
             return
-        lead = x.shape[:-1]
-        is_bad = ~torch.isfinite(result).reshape(math.prod(lead), -1).all(1)
-        bad = np.flatnonzero(is_bad.cpu().numpy())
-        if len(bad) == 0:
-            return  # finite numbers whose sum overflows
-        if self.session is None:
-            row = x.reshape(-1, self.dim)[int(bad[0])]
+        bad = nonfinite_rows(result, math.prod(x.shape[:-1]))
+        if not bad:
+            return
+        if session is None:
+            row = x.reshape(-1, self.dim)[bad[0]]
             raise ValueError(
-                f"oracle call `{kind}` gave a non-finite number at row {int(bad[0])}, "
+                f"oracle call `{kind}` gave a non-finite number at row {bad[0]}, "
                 f"x = {np.array2string(row.detach().cpu().numpy(), precision=6, threshold=6)}: "
                 "f must be finite where it is evaluated; check the start point and the domain"
             )
+        rows = np.array(bad)
         if keep is not None:
-            bad = np.flatnonzero(keep)[bad]
+            rows = np.flatnonzero(keep)[rows]
         if self._rows is not None:
-            bad = self._rows[bad]
-        for replica in bad.tolist():
-            self.session.nonfinite.setdefault(replica, kind)
+            rows = self._rows[rows]
+        for replica in rows.tolist():
+            session.nonfinite.setdefault(replica, kind)

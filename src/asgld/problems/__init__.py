@@ -1,4 +1,4 @@
-"""Functions to minimize, with what is known about them.
+"""Functions to minimize, with the facts known about them.
 
 >>> from asgld.problems import problem, problem_names
 >>> octopus = problem("octopus", dim=3)
@@ -13,16 +13,32 @@ True
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections import UserDict
+from collections.abc import MutableMapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from asgld.problems.analytic import MonkeySaddle, StrictSaddle
 from asgld.problems.base import Facts, FiniteSum, Problem, Saddle
-from asgld.problems.learning import Digits, Mixture, RobustRegression, Variance
-from asgld.problems.matrix import DeepLinear, Factorization, OrthogonalTensor
-from asgld.problems.recovery import PhaseRetrieval, Sensing
-from asgld.problems.sequential import Octopus, Rosenbrock, WorstCaseChain
+
+if TYPE_CHECKING:  # at run time a problem's module is loaded when somebody asks for the problem
+    from asgld.problems.analytic import (
+        MonkeySaddle,
+        Octopus,
+        Rosenbrock,
+        StrictSaddle,
+        WorstCaseChain,
+    )
+    from asgld.problems.learning import Digits, Mixture, RobustRegression, Variance
+    from asgld.problems.matrix import (
+        DeepLinear,
+        Factorization,
+        OrthogonalTensor,
+        PhaseRetrieval,
+        Sensing,
+    )
 
 __all__ = [
+    "PROBLEMS",
     "DeepLinear",
     "Digits",
     "Factorization",
@@ -46,25 +62,40 @@ __all__ = [
     "problem_options",
 ]
 
-_PROBLEMS: dict[str, Any] = {
-    kind.name: kind
-    for kind in (
-        StrictSaddle,
-        Octopus,
-        Factorization,
-        Sensing,
-        PhaseRetrieval,
-        OrthogonalTensor,
-        DeepLinear,
-        Digits,
-        RobustRegression,
-        Mixture,
-        Variance,
-        Rosenbrock,
-        WorstCaseChain,
-        MonkeySaddle,
-    )
+# name -> the module and the class
+_OURS = {
+    "strict-saddle": "analytic.StrictSaddle",
+    "octopus": "analytic.Octopus",
+    "factorization": "matrix.Factorization",
+    "sensing": "matrix.Sensing",
+    "phase-retrieval": "matrix.PhaseRetrieval",
+    "orthogonal-tensor": "matrix.OrthogonalTensor",
+    "deep-linear": "matrix.DeepLinear",
+    "digits": "learning.Digits",
+    "robust-regression": "learning.RobustRegression",
+    "mixture": "learning.Mixture",
+    "variance": "learning.Variance",
+    "rosenbrock": "analytic.Rosenbrock",
+    "worst-case-chain": "analytic.WorstCaseChain",
+    "monkey-saddle": "analytic.MonkeySaddle",
 }
+
+
+class _Registry(UserDict[str, Any]):
+    """Classes by name; a place such as "analytic.Octopus" is loaded when its name is read."""
+
+    def __getitem__(self, name: str) -> Any:
+        kind = super().__getitem__(name)
+        return _load(kind) if isinstance(kind, str) else kind
+
+
+def _load(place: str) -> Any:
+    module, title = place.split(".")
+    return vars(import_module(f"asgld.problems.{module}"))[title]
+
+
+#: The classes by name. ``PROBLEMS["mine"] = Mine`` makes a problem known, also to the command line.
+PROBLEMS: MutableMapping[str, type[Problem]] = _Registry(_OURS)
 
 
 def problem(name: str, **options: Any) -> Problem:
@@ -75,13 +106,12 @@ def problem(name: str, **options: Any) -> Problem:
         raise ValueError(
             f"unknown option {unknown[0]!r} of problem {name!r}: it has {', '.join(known)}"
         )
-    built: Problem = _PROBLEMS[name](**options)
-    return built
+    return PROBLEMS[name](**options)
 
 
 def problem_names() -> tuple[str, ...]:
     """All problem names, as on the command line."""
-    return tuple(_PROBLEMS)
+    return tuple(PROBLEMS)
 
 
 def problem_options(name: str) -> dict[str, Any]:
@@ -90,6 +120,14 @@ def problem_options(name: str) -> dict[str, Any]:
     >>> problem_options("monkey-saddle")
     {'dim': 2, 'confinement': 1.0}
     """
-    if name not in _PROBLEMS:
-        raise ValueError(f"unknown problem {name!r}: known are {', '.join(_PROBLEMS)}")
-    return {field.name: field.default for field in dataclasses.fields(_PROBLEMS[name])}
+    if name not in PROBLEMS:
+        raise ValueError(f"unknown problem {name!r}: known are {', '.join(PROBLEMS)}")
+    fields = dataclasses.fields(PROBLEMS[name])  # type: ignore[arg-type]  # a dataclass
+    return {field.name: field.default for field in fields}
+
+
+def __getattr__(title: str) -> Any:
+    for place in _OURS.values():
+        if place.endswith(f".{title}"):
+            return _load(place)
+    raise AttributeError(f"module {__name__!r} has no attribute {title!r}")

@@ -1,4 +1,4 @@
-"""What a function to minimize is, and what is known about it.
+"""Functions to minimize, and the facts known about them.
 
 A :class:`Problem` computes an objective on points of shape (..., d): leading axes are independent
 replicas.  Its :class:`Facts` are claims (minimum, saddles, Lipschitz constants) that the test suite
@@ -20,6 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["Facts", "FiniteSum", "Problem", "Saddle"]
+
+FloatArray = NDArray[np.float64]
+Rng = np.random.Generator
+Rows = tuple[Tensor, ...]
 
 # Second word of the seed: data and starting points of equal seeds must not share a stream.
 _DATA, _START = 0, 1
@@ -50,7 +54,7 @@ class Saddle:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    r"""What is known about a problem; None means unknown.
+    r"""The claims of a problem; None means unknown.
 
     ==================== ======================================================================
     field                meaning
@@ -82,7 +86,8 @@ class Problem(ABC):
     """A function of d variables, evaluated on tensors of shape (..., d).
 
     A concrete problem is a frozen dataclass whose fields are its options, so that two problems
-    with equal options are equal and the repr can be typed back.
+    with equal options are equal and the repr can be typed back.  It defines ``dim``, ``value`` and
+    ``state_facts``; derivatives come from ``value`` unless it defines faster ones.
     """
 
     name: ClassVar[str]
@@ -112,12 +117,8 @@ class Problem(ABC):
 
     def hessian(self, x: Tensor) -> Tensor:
         """Hessian of shape (..., d, d)."""
-        directions = torch.eye(self.dim, dtype=x.dtype)
-        blocks = [
-            self.hvp(x.unsqueeze(-2), directions[first : first + _HESSIAN_ROWS])
-            for first in range(0, self.dim, _HESSIAN_ROWS)
-        ]
-        return torch.cat(blocks, dim=-2)
+        directions = torch.split(torch.eye(self.dim, dtype=x.dtype), _HESSIAN_ROWS)
+        return torch.cat([self.hvp(x.unsqueeze(-2), rows) for rows in directions], dim=-2)
 
     def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
         """Mean of the terms named by indices, (B,) for all replicas or (..., B) one batch each."""
@@ -135,22 +136,20 @@ class Problem(ABC):
         """Random points, (d,) or (replicas, d); the first rows do not depend on replicas."""
         rng = np.random.default_rng((seed, _START))
         shape = (self.dim,) if replicas is None else (replicas, self.dim)
-        return torch.from_numpy(
-            np.ascontiguousarray(self._draw_start(rng, shape), dtype=np.float64)
-        )
+        return torch.from_numpy(np.ascontiguousarray(self.draw_start(rng, shape), np.float64))
 
     @cached_property
     def facts(self) -> Facts:
-        """What is known about this problem."""
-        return self._state_facts()
+        """The claims of :meth:`state_facts`, computed once."""
+        return self.state_facts()
+
+    def draw_start(self, rng: Rng, shape: tuple[int, ...]) -> FloatArray:
+        """Initial points of the given shape, drawn row by row; by default of length about 1."""
+        return rng.standard_normal(shape) / math.sqrt(self.dim)
 
     @abstractmethod
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Initial points of the given shape, drawn row by row."""
-
-    @abstractmethod
-    def _state_facts(self) -> Facts:
-        """The claims; computed once."""
+    def state_facts(self) -> Facts:
+        """The claims about this problem; ``Facts()`` claims nothing."""
 
     def _no_samples(self) -> ValueError:
         return ValueError(
@@ -162,56 +161,57 @@ class Problem(ABC):
 class FiniteSum(Problem):
     """A mean of n terms, each a function of one row of the data.
 
-    Subclasses write the mean over *any* batch of rows once, and its derivatives; the full objective
-    is the batch of all rows.  Rows come as (B, ...) for all replicas together or (..., B, ...), one
-    batch per replica.
+    Subclasses define the data (``rows``) and the mean over *any* batch of rows with its gradient
+    (``mean_value``, ``mean_grad``); the full objective is the batch of all rows.  Rows come as
+    (B, ...) for all replicas together or (..., B, ...), one batch per replica.
     """
 
     @property
     @abstractmethod
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         """The data: tensors whose leading axis counts samples."""
 
     @abstractmethod
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         """Mean objective over a batch of rows."""
 
     @abstractmethod
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
-        """Its gradient."""
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
+        """Gradient of :meth:`mean_value`."""
 
-    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
-        """Its Hessian times v, where x and v broadcast; a formula is ten times as fast as this."""
-        return _along(lambda z: self._mean_grad(z, rows), x, v)
+    def mean_hvp(self, x: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        """Hessian of :meth:`mean_value` times v; a formula is ten times as fast as this default."""
+        return _along(lambda z: self.mean_grad(z, rows), x, v)
 
-    def value(self, x: Tensor) -> Tensor:
-        return self._mean_value(x, self._rows)
-
-    def grad(self, x: Tensor) -> Tensor:
-        return self._mean_grad(x, self._rows)
-
-    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._mean_hvp(x, v, self._rows)
-
-    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
-        return self._mean_value(x, self._batch(indices))
-
-    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
-        return self._mean_grad(x, self._batch(indices))
-
-    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
-        return self._mean_hvp(x, v, self._batch(indices))
-
-    def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+    def batch(self, indices: Tensor) -> Rows:
+        """The rows named by indices."""
         if self.num_samples is None:
             raise self._no_samples()
-        return tuple(gather(rows, indices) for rows in self._rows)
+        return tuple(gather(rows, indices) for rows in self.rows)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.mean_value(x, self.rows)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self.mean_grad(x, self.rows)
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self.mean_hvp(x, v, self.rows)
+
+    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
+        return self.mean_value(x, self.batch(indices))
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        return self.mean_grad(x, self.batch(indices))
+
+    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
+        return self.mean_hvp(x, v, self.batch(indices))
 
 
 def _along(gradient: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> Tensor:
     """Derivative of the gradient along v; replicas do not interact, so one pass serves them all."""
     shape = np.broadcast_shapes(x.shape, v.shape)
-    # Dual numbers need memory of their own, which an expanded view has not.
+    # Dual numbers need memory of their own; an expanded view has none.
     point, direction = x.expand(shape).contiguous(), v.expand(shape).contiguous()
     product: Tensor = torch.func.jvp(gradient, (point,), (direction,))[1]
     return product
@@ -236,35 +236,25 @@ def average(weights: Tensor, rows: Tensor) -> Tensor:
     return (weights.unsqueeze(-2) @ rows).squeeze(-2) / rows.shape[-2]
 
 
-def data_rng(seed: int, part: int = 0) -> np.random.Generator:
+def data_rng(seed: int, part: int = 0) -> Rng:
     """The generator of one part of a problem's data."""
     return np.random.default_rng((seed, _DATA, part))
 
 
-def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Tensor:
+def gaussian(rng: Rng, *shape: int) -> Tensor:
+    """Independent standard normal numbers."""
+    return torch.from_numpy(rng.standard_normal(shape))
+
+
+def zeros(*shape: int) -> Tensor:
+    """Zeros in double precision."""
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+def orthonormal(rng: Rng, rows: int, columns: int) -> Tensor:
     """A Haar-distributed (rows, columns) matrix with orthonormal columns."""
     basis, triangle = np.linalg.qr(rng.standard_normal((rows, columns)))
     return torch.from_numpy(basis * np.sign(np.diag(triangle)))
-
-
-def require(holds: bool, argument: str, value: object, need: str) -> None:
-    """Reject an option, saying its name, its value and what is allowed."""
-    if not holds:
-        raise ValueError(f"{argument}={value!r}: need {need}")
-
-
-def require_at_least(problem: Problem, **bounds: int) -> None:
-    """Reject options below their bounds, as in ``require_at_least(self, dim=1)``."""
-    for option, least in bounds.items():
-        value = getattr(problem, option)
-        require(value >= least, option, value, f"{option} >= {least}")
-
-
-def require_positive(problem: Problem, *options: str) -> None:
-    """Reject options that are not above 0."""
-    for option in options:
-        value = getattr(problem, option)
-        require(value > 0, option, value, f"{option} > 0")
 
 
 def critical_point(problem: Problem, x: Tensor, *, max_steps: int = 100) -> Tensor | None:

@@ -9,21 +9,23 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from asgld._require import require, require_at_least, require_positive
 from asgld.problems.base import (
     Facts,
     FiniteSum,
+    FloatArray,
+    Rng,
+    Rows,
     Saddle,
     average,
     critical_point,
     data_rng,
     gather,
+    gaussian,
     project,
-    require,
-    require_at_least,
-    require_positive,
+    zeros,
 )
 
 __all__ = ["Digits", "Mixture", "RobustRegression", "Variance"]
@@ -36,13 +38,10 @@ class Digits(FiniteSum):
     f = mean cross-entropy(softmax(W_2 tanh(W_1 x + b_1) + b_2), label) + l/2 (\|W_1\|^2 +
     \|W_2\|^2)
 
-    ============= ============= =============================================================
-    symbol        option        meaning
-    ============= ============= =============================================================
-    h             hidden        hidden units; d = 75 h + 10, in the order W_1, b_1, W_2, b_2
-    l             l2            weight penalty; biases are free
-    n             num_samples   the first n of the 1797 images, pixels divided by 16
-    ============= ============= =============================================================
+    Args:
+        hidden: h, the hidden units; d = 75 h + 10, in the order W_1, b_1, W_2, b_2.
+        l2: l, the weight penalty; biases are free.
+        num_samples: the first n of the 1797 images, pixels divided by 16.
 
     Facts: at W_1 = W_2 = 0, b_1 = 0, b_2 = log(class frequencies) the gradient is zero.  The
     Hessian couples W_1 and W_2 through C = mean((onehot - frequencies) x'), so its smallest
@@ -71,7 +70,7 @@ class Digits(FiniteSum):
         return 75 * self.hidden + 10
 
     @cached_property
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         try:
             from sklearn.datasets import load_digits
         except ImportError as error:
@@ -92,30 +91,23 @@ class Digits(FiniteSum):
             x[..., 75 * h :].unsqueeze(-2),
         )
 
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         w1, b1, w2, b2 = self._layers(x)
         logits = torch.tanh(rows[0] @ w1.mT + b1) @ w2.mT + b2
         likelihood = (rows[1] * logits).sum(-1) - logits.logsumexp(-1)
         penalty = w1.square().sum((-2, -1)) + w2.square().sum((-2, -1))
         return 0.5 * self.l2 * penalty - likelihood.mean(-1)
 
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
         w1, b1, w2, b2 = self._layers(x)
         features = torch.tanh(rows[0] @ w1.mT + b1)
         error = (features @ w2.mT + b2).softmax(-1) - rows[1]
         error = error / rows[0].shape[-2]
         back = (error @ w2) * (1.0 - features.square())
-        return torch.cat(
-            [
-                (back.mT @ rows[0] + self.l2 * w1).flatten(-2),
-                back.sum(-2),
-                (error.mT @ features + self.l2 * w2).flatten(-2),
-                error.sum(-2),
-            ],
-            dim=-1,
-        )
+        outer = error.mT @ features + self.l2 * w2
+        return _join(back.mT @ rows[0] + self.l2 * w1, back, outer, error)
 
-    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_hvp(self, x: Tensor, v: Tensor, rows: Rows) -> Tensor:
         """The gradient, differentiated along v line by line; names ending in _v are derivatives."""
         (w1, b1, w2, b2), (w1_v, b1_v, w2_v, b2_v) = self._layers(x), self._layers(v)
         count = rows[0].shape[-2]
@@ -128,31 +120,29 @@ class Digits(FiniteSum):
         error_v = share * (logits_v - (share * logits_v).sum(-1, keepdim=True)) / count
         back_v = (error_v @ w2 + error @ w2_v) * slope
         back_v = back_v - (error @ w2) * 2.0 * features * features_v
-        return torch.cat(
-            [
-                (back_v.mT @ rows[0] + self.l2 * w1_v).flatten(-2),
-                back_v.sum(-2),
-                (error_v.mT @ features + error.mT @ features_v + self.l2 * w2_v).flatten(-2),
-                error_v.sum(-2),
-            ],
-            dim=-1,
-        )
+        outer_v = error_v.mT @ features + error.mT @ features_v + self.l2 * w2_v
+        return _join(back_v.mT @ rows[0] + self.l2 * w1_v, back_v, outer_v, error_v)
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def draw_start(self, rng: Rng, shape: tuple[int, ...]) -> FloatArray:
         scale = np.zeros(self.dim)
         scale[: 64 * self.hidden] = 1.0 / 8.0
         scale[65 * self.hidden : 75 * self.hidden] = 1.0 / math.sqrt(self.hidden)
         return rng.standard_normal(shape) * scale
 
-    def _state_facts(self) -> Facts:
-        pixels, onehot = self._rows
+    def state_facts(self) -> Facts:
+        pixels, onehot = self.rows
         frequencies = onehot.mean(0)
         coupling = (onehot - frequencies).mT @ pixels / self.num_samples
-        point = torch.zeros(self.dim, dtype=torch.float64)
+        point = zeros(self.dim)
         point[75 * self.hidden :] = frequencies.log()
         entropy = -float((frequencies * frequencies.log()).sum())
         lowest = self.l2 - float(torch.linalg.matrix_norm(coupling, 2))
         return Facts(saddles=(Saddle(point, entropy, lowest),))
+
+
+def _join(w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """One vector of two matrices and two biases, the biases summed over the batch."""
+    return torch.cat([w1.flatten(-2), b1.sum(-2), w2.flatten(-2), b2.sum(-2)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -161,15 +151,12 @@ class RobustRegression(FiniteSum):
 
     f(w) = mean phi(y_i - x_i' w),   phi(r) = log(1 + r^2/2)  or  r^2 / (1 + r^2)
 
-    ============= ============= =============================================================
-    symbol        option        meaning
-    ============= ============= =============================================================
-    d             dim           number of variables
-    n             num_samples   number of observations
-    phi           loss          "cauchy" (the logarithm) or "geman-mcclure" (the fraction)
-    \             outliers      fraction of the y_i replaced by 10 * N(0, 1)
-    \             noise, seed   y_i = x_i' w* + noise * N(0, 1), x_i and w* standard normal
-    ============= ============= =============================================================
+    Args:
+        dim: d, the number of variables.
+        num_samples: n, the number of observations.
+        loss: "cauchy" (phi is the logarithm) or "geman-mcclure" (the fraction).
+        outliers: fraction of the y_i replaced by 10 * N(0, 1).
+        noise: y_i = x_i' w* + noise * N(0, 1), x_i and w* standard normal.
 
     Facts, everywhere, with G = mean(x_i x_i'): M = sup|phi''| \|G\|, rho = sup|phi'''| \|G\|
     max\|x_i\|, and each coordinate of a single-sample gradient has variance at most sup|phi'|^2
@@ -199,24 +186,24 @@ class RobustRegression(FiniteSum):
 
     @cached_property
     def _solution(self) -> Tensor:
-        return torch.from_numpy(data_rng(self.seed, 1).standard_normal(self.dim))
+        return gaussian(data_rng(self.seed, 1), self.dim)
 
     @cached_property
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         rng, count = data_rng(self.seed), self.num_samples
-        x = torch.from_numpy(rng.standard_normal((count, self.dim)))
-        y = x @ self._solution + self.noise * torch.from_numpy(rng.standard_normal(count))
+        x = gaussian(rng, count, self.dim)
+        y = x @ self._solution + self.noise * gaussian(rng, count)
         wrong = round(self.outliers * count)
-        y[:wrong] = 10.0 * torch.from_numpy(rng.standard_normal(wrong))
+        y[:wrong] = 10.0 * gaussian(rng, wrong)
         return x, y
 
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         squares = (rows[1] - project(rows[0], x)).square()
         if self.loss == "cauchy":
             return torch.log1p(0.5 * squares).mean(-1)
         return (squares / (1.0 + squares)).mean(-1)
 
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
         residual = rows[1] - project(rows[0], x)
         squares = residual.square()
         if self.loss == "cauchy":
@@ -225,7 +212,7 @@ class RobustRegression(FiniteSum):
             slope = 2.0 * residual / (1.0 + squares).square()
         return -average(slope, rows[0])
 
-    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_hvp(self, x: Tensor, v: Tensor, rows: Rows) -> Tensor:
         squares = (rows[1] - project(rows[0], x)).square()
         if self.loss == "cauchy":
             bend = (1.0 - 0.5 * squares) / (1.0 + 0.5 * squares).square()
@@ -233,11 +220,11 @@ class RobustRegression(FiniteSum):
             bend = (2.0 - 6.0 * squares) / (1.0 + squares) ** 3
         return average(bend * project(rows[0], v), rows[0])
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def draw_start(self, rng: Rng, shape: tuple[int, ...]) -> FloatArray:
         return rng.standard_normal(shape)
 
-    def _state_facts(self) -> Facts:
-        rows = self._rows[0]
+    def state_facts(self) -> Facts:
+        rows = self.rows[0]
         moments = rows.mT @ rows / self.num_samples
         size = float(torch.linalg.eigvalsh(moments)[-1])
         first, second, third = (
@@ -259,14 +246,10 @@ class Mixture(FiniteSum):
 
     f(t) = 1/2 \|t\|^2 - mean log cosh(x_i' t)
 
-    ============= ============= =============================================================
-    symbol        option        meaning
-    ============= ============= =============================================================
-    d             dim           number of variables
-    n             num_samples   number of observations
-    \|t*\|        separation    distance of the two centers from 0
-    t*, x_i       seed          uniformly random direction; x_i = \pm t* + N(0, I)
-    ============= ============= =============================================================
+    Args:
+        dim: d, the number of variables.
+        num_samples: n, the number of observations; x_i = \pm t* + N(0, I).
+        separation: \|t*\|, the distance of the two centers from 0; the direction of t* is random.
 
     Facts: 0 is critical with Hessian I - S, S = mean(x_i x_i'), a strict saddle when the largest
     eigenvalue of S exceeds 1 (listed then).  The minimum is the value at the fixed point \pm t of
@@ -291,33 +274,29 @@ class Mixture(FiniteSum):
 
     @cached_property
     def _center(self) -> Tensor:
-        direction = torch.from_numpy(data_rng(self.seed, 1).standard_normal(self.dim))
+        direction = gaussian(data_rng(self.seed, 1), self.dim)
         return direction * (self.separation / float(direction.norm()))
 
     @cached_property
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         rng = data_rng(self.seed)
         signs = torch.from_numpy(rng.choice([-1.0, 1.0], size=(self.num_samples, 1)))
-        noise = torch.from_numpy(rng.standard_normal((self.num_samples, self.dim)))
-        return (signs * self._center + noise,)
+        return (signs * self._center + gaussian(rng, self.num_samples, self.dim),)
 
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         z = project(rows[0], x)
         log_cosh = torch.logaddexp(z, -z) - math.log(2.0)
         return 0.5 * x.square().sum(-1) - log_cosh.mean(-1)
 
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
         return x - average(torch.tanh(project(rows[0], x)), rows[0])
 
-    def _mean_hvp(self, x: Tensor, v: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_hvp(self, x: Tensor, v: Tensor, rows: Rows) -> Tensor:
         bend = 1.0 - torch.tanh(project(rows[0], x)).square()
         return v - average(bend * project(rows[0], v), rows[0])
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return rng.standard_normal(shape) / math.sqrt(self.dim)
-
-    def _state_facts(self) -> Facts:
-        (rows,) = self._rows
+    def state_facts(self) -> Facts:
+        (rows,) = self.rows
         moments = rows.mT @ rows / self.num_samples
         size = float(torch.linalg.eigvalsh(moments)[-1])
         estimate = self._center
@@ -326,11 +305,10 @@ class Mixture(FiniteSum):
         polished = critical_point(self, estimate)
         estimate = estimate if polished is None else polished
         minimum = float(self.value(estimate))
-        origin = torch.zeros(self.dim, dtype=torch.float64)
         return Facts(
             minimum=minimum,
             minimizers=torch.stack([estimate, -estimate]),
-            saddles=(Saddle(origin, 0.0, 1.0 - size, minimum),) if size > 1.0 else (),
+            saddles=(Saddle(zeros(self.dim), 0.0, 1.0 - size, minimum),) if size > 1.0 else (),
             smoothness=max(1.0, size - 1.0),
             hessian_lipschitz=4.0 / math.sqrt(27.0) * size * float(rows.norm(dim=-1).max()),
             gradient_variance=float(moments.diagonal().max()),
@@ -343,16 +321,13 @@ class Variance(FiniteSum):
 
     f(x) = log x_1 + log x_2 + s_1/x_1 + s_2/x_2,   s = mean(y_i^2),   y_i ~ N(0, diag(0.1, 10))
 
-    ============= ============= =============================================================
-    symbol        option        meaning
-    ============= ============= =============================================================
-    n             num_samples   observations in a data set
-    \             seed          data set r is drawn with seed + r
-    \             data_sets     None: one data set for all replicas; R: replica r of points of shape
-                                (..., R, 2) has data set r
-    x             space         "log": the variable is z = log x, free of constraints; "x": x
-                                itself, f = inf and gradient nan where an x_j <= 0
-    ============= ============= =============================================================
+    Args:
+        num_samples: n, the observations in a data set.
+        seed: data set r is drawn with seed + r.
+        data_sets: None: one data set for all replicas; R: replica r of points of shape (..., R, 2)
+            has data set r.
+        space: "log": the variable is z = log x, free of constraints; "x": x itself, f = inf and
+            gradient nan where an x_j <= 0.
 
     Facts: the minimum is at x = s, the maximum-likelihood estimate (:attr:`estimate`), with value
     2 + log s_1 + log s_2; f is convex in z and has no other critical point.  In the box |z_j| <= 3,
@@ -395,9 +370,9 @@ class Variance(FiniteSum):
     def _squares(self) -> Tensor:
         """y_1^2 + i y_2^2, (n,) or (data_sets, n): a pair as one complex number is gathered and
         summed three times as fast as two columns."""
-        shape, scale = (self.num_samples, 2), torch.tensor(self.truth, dtype=torch.float64)
+        scale = torch.tensor(self.truth, dtype=torch.float64)
         sets = [
-            torch.from_numpy(data_rng(self.seed + r).standard_normal(shape)).square_().mul_(scale)
+            gaussian(data_rng(self.seed + r), self.num_samples, 2).square_().mul_(scale)
             for r in range(self.data_sets or 1)
         ]
         return torch.view_as_complex(sets[0] if self.data_sets is None else torch.stack(sets))
@@ -409,22 +384,22 @@ class Variance(FiniteSum):
 
     # A batch acts through its mean square alone, so that is the only row.
     @property
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         return (self.estimate,)
 
-    def _batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+    def batch(self, indices: Tensor) -> Rows:
         where = indices if self.data_sets is None else indices + self._offsets
         total = gather(self._squares.reshape(-1), where).sum(-1)
         return (torch.view_as_real(total) / indices.shape[-1],)
 
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         if self.space == "log":
             return (x + rows[0] * torch.exp(-x)).sum(-1)
         is_valid = x > 0.0
         inside = torch.where(is_valid, x, 1.0)
         return torch.where(is_valid, inside.log() + rows[0] / inside, math.inf).sum(-1)
 
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
         if self.space == "log":
             return 1.0 - rows[0] * torch.exp(-x)
         return torch.where(x > 0.0, (1.0 - rows[0] / x) / x, math.nan)
@@ -433,10 +408,10 @@ class Variance(FiniteSum):
         """Diagonal, since the variances do not interact."""
         return self.hvp(x, torch.ones_like(x)).diag_embed()
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def draw_start(self, rng: Rng, shape: tuple[int, ...]) -> FloatArray:
         return np.full(shape, 0.0 if self.space == "log" else 1.0)
 
-    def _state_facts(self) -> Facts:
+    def state_facts(self) -> Facts:
         is_single, is_log = self.data_sets is None, self.space == "log"
         solution, radius = (self.estimate.log() if is_log else self.estimate), 3.0
         bend = math.exp(radius) * float(self.estimate.max())

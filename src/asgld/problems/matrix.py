@@ -1,4 +1,4 @@
-"""Products of matrices and powers of vectors: saddles by symmetry, known through spectra."""
+"""Matrices, tensors and their recovery from measurements: saddles by symmetry, known by spectra."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from asgld._require import require, require_at_least
 from asgld.problems.base import (
     Facts,
     FiniteSum,
+    FloatArray,
     Problem,
+    Rng,
+    Rows,
     Saddle,
     average,
+    critical_point,
     data_rng,
+    gaussian,
     orthonormal,
     project,
-    require,
-    require_at_least,
+    zeros,
 )
 
-__all__ = ["DeepLinear", "Factorization", "OrthogonalTensor"]
+__all__ = ["DeepLinear", "Factorization", "OrthogonalTensor", "PhaseRetrieval", "Sensing"]
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,11 @@ class Factorization(Problem):
 
     f(U) = 1/4 \|U U' - A\|_F^2,   x = vec(U),  U of shape (n, r),  A = \sum_i l_i q_i q_i'
 
-    ============= ========== ================================================================
-    symbol        option     meaning
-    ============= ========== ================================================================
-    n             size       order of A
-    r             rank       columns of U; d = n r
-    l_i           spectrum   positive eigenvalues of A in falling order, the others are 0
-    q_i           seed       random orthonormal eigenvectors
-    ============= ========== ================================================================
+    Args:
+        size: n, the order of A.
+        rank: r, the columns of U; d = n r.
+        spectrum: l_i, the positive eigenvalues of A in falling order; the others are 0.
+        seed: of the random orthonormal eigenvectors q_i.
 
     Facts: the minimum is 1/4 \sum_{i > r} l_i^2, at U = (q_i l_i^(1/2))_{i <= r} and all its
     rotations U O.  Listed saddles: the leading k < r eigenvectors and zero columns, smallest
@@ -67,12 +67,9 @@ class Factorization(Problem):
         spectrum = tuple(float(eigenvalue) for eigenvalue in self.spectrum)
         object.__setattr__(self, "spectrum", spectrum)  # a list would not hash
         falling = all(a >= b > 0 for a, b in pairwise(spectrum))
-        require(
-            1 <= len(spectrum) <= self.size and spectrum[0] > 0 and falling,
-            "spectrum",
-            spectrum,
-            f"1 to size={self.size} positive numbers in falling order",
-        )
+        fits = 1 <= len(spectrum) <= self.size and spectrum[0] > 0 and falling
+        need = f"1 to size={self.size} positive numbers in falling order"
+        require(fits, "spectrum", spectrum, need)
 
     @property
     def dim(self) -> int:
@@ -103,15 +100,15 @@ class Factorization(Problem):
         u, w = self._matrix(x), self._matrix(v)
         return (w @ (u.mT @ u) + u @ (w.mT @ u + u.mT @ w) - self._target @ w).flatten(-2)
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def draw_start(self, rng: Rng, shape: tuple[int, ...]) -> FloatArray:
         return rng.standard_normal(shape) * math.sqrt(self.spectrum[0] / self.dim)
 
-    def _state_facts(self) -> Facts:
+    def state_facts(self) -> Facts:
         known, rank = len(self.spectrum), self.rank
         squares = [eigenvalue**2 for eigenvalue in self.spectrum]
 
         def point(used: list[int]) -> Tensor:
-            u = torch.zeros(self.size, rank, dtype=torch.float64)
+            u = zeros(self.size, rank)
             u[:, : len(used)] = self._roots[:, used]
             return u.flatten()
 
@@ -144,13 +141,10 @@ class OrthogonalTensor(FiniteSum):
 
     f(u) = c/4 (\|u\|^2 - 1)^2 - 1/4 \sum_k (a_k' u)^4,   a_1, ..., a_d orthonormal
 
-    ============= ============= =============================================================
-    symbol        option        meaning
-    ============= ============= =============================================================
-    d             dim           number of variables, of components, and of terms in the sum
-    c             penalty       weight of the sphere, above 1
-    a_k           rotated, seed the coordinate axes, or a random orthonormal basis
-    ============= ============= =============================================================
+    Args:
+        dim: d, the number of variables, of components, and of terms in the sum.
+        penalty: c, the weight of the sphere, above 1.
+        rotated: the a_k are a random orthonormal basis, or the coordinate axes.
 
     Term k of the finite sum is c/4 (\|u\|^2 - 1)^2 - d/4 (a_k' u)^4.  Facts: all critical points
     are 0 (Hessian -c I, value c/4) and, for each set of s components, the sums of \pm t^(1/2) a_k
@@ -178,30 +172,26 @@ class OrthogonalTensor(FiniteSum):
         return self.dim
 
     @cached_property
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         if self.rotated:
             return (orthonormal(data_rng(self.seed), self.dim, self.dim),)
         return (torch.eye(self.dim, dtype=torch.float64),)
 
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         sphere = 0.25 * self.penalty * (x.square().sum(-1) - 1.0).square()
         return sphere - 0.25 * self.dim * (project(rows[0], x) ** 4).mean(-1)
 
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
         sphere = self.penalty * (x.square().sum(-1, keepdim=True) - 1.0) * x
         return sphere - self.dim * average(project(rows[0], x) ** 3, rows[0])
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return rng.standard_normal(shape) / math.sqrt(self.dim)
-
-    def _state_facts(self) -> Facts:
-        c, (basis,) = self.penalty, self._rows
+    def state_facts(self) -> Facts:
+        c, (basis,) = self.penalty, self.rows
 
         def height(support: int) -> float:
             return c / (c * support - 1.0)
 
         radius = 1.5 * math.sqrt(height(1))
-        origin = torch.zeros(self.dim, dtype=torch.float64)
         mixtures = tuple(
             Saddle(
                 math.sqrt(height(s)) * basis[:s].sum(0),
@@ -214,7 +204,7 @@ class OrthogonalTensor(FiniteSum):
         return Facts(
             minimum=-height(1) / 4.0,
             minimizers=math.sqrt(height(1)) * torch.cat([basis, -basis]),
-            saddles=(Saddle(origin, c / 4.0, -c, -height(self.dim) / 4.0), *mixtures),
+            saddles=(Saddle(zeros(self.dim), c / 4.0, -c, -height(self.dim) / 4.0), *mixtures),
             smoothness=max(3.0 * c * radius**2 - c, c + max(0.0, 3.0 - c) * radius**2),
             hessian_lipschitz=6.0 * c * radius,
             radius=radius,
@@ -228,16 +218,12 @@ class DeepLinear(FiniteSum):
 
     f(W_1, ..., W_L) = 1/(2n) \sum_i \|W_L ... W_1 x_i - y_i\|^2,   mean(x_i x_i') = I
 
-    ============= ============= =============================================================
-    symbol        option        meaning
-    ============= ============= =============================================================
-    \             inputs        length of x_i
-    \             outputs       length of y_i
-    h             hidden        width of the L - 1 hidden layers
-    L             depth         number of layers, at least 2
-    n             num_samples   number of samples, at least ``inputs``
-    \             noise, seed   y_i = B x_i + noise * N(0, I), B Gaussian
-    ============= ============= =============================================================
+    Args:
+        inputs, outputs: the lengths of x_i and y_i.
+        hidden: h, the width of the L - 1 hidden layers.
+        depth: L, the number of layers, at least 2.
+        num_samples: n, at least ``inputs``.
+        noise: y_i = B x_i + noise * N(0, I), B Gaussian.
 
     With A = mean(y_i x_i') = \sum_j s_j u_j v_j' and inputs of unit covariance, f = 1/2 \|W_L ...
     W_1 - A\|_F^2 + const.  Facts: the minimum keeps the leading min(h, inputs, outputs) = r
@@ -276,17 +262,16 @@ class DeepLinear(FiniteSum):
         return sum(after * before for after, before in self._shapes)
 
     @cached_property
-    def _rows(self) -> tuple[Tensor, ...]:
+    def rows(self) -> Rows:
         rng = data_rng(self.seed)
         x = orthonormal(rng, self.num_samples, self.inputs) * math.sqrt(self.num_samples)
-        teacher = rng.standard_normal((self.inputs, self.outputs)) / math.sqrt(self.inputs)
-        noise = self.noise * rng.standard_normal((self.num_samples, self.outputs))
-        return x, x @ torch.from_numpy(teacher) + torch.from_numpy(noise)
+        teacher = gaussian(rng, self.inputs, self.outputs) / math.sqrt(self.inputs)
+        return x, x @ teacher + self.noise * gaussian(rng, self.num_samples, self.outputs)
 
     @cached_property
     def _summary(self) -> tuple[tuple[Tensor, ...], float]:
         """A few rows with the same loss as all n up to a constant, so that cost is free of n."""
-        x, y = self._rows
+        x, y = self.rows
         scale = math.sqrt(self.inputs)
         rows = (
             scale * torch.eye(self.inputs, dtype=torch.float64),
@@ -297,13 +282,13 @@ class DeepLinear(FiniteSum):
 
     def value(self, x: Tensor) -> Tensor:
         rows, constant = self._summary
-        return self._mean_value(x, rows) + constant
+        return self.mean_value(x, rows) + constant
 
     def grad(self, x: Tensor) -> Tensor:
-        return self._mean_grad(x, self._summary[0])
+        return self.mean_grad(x, self._summary[0])
 
     def hvp(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._mean_hvp(x, v, self._summary[0])
+        return self.mean_hvp(x, v, self._summary[0])
 
     def _layers(self, x: Tensor) -> list[Tensor]:
         layers, first = [], 0
@@ -313,13 +298,13 @@ class DeepLinear(FiniteSum):
             first += after * before
         return layers
 
-    def _mean_value(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
         signal = rows[0]
         for layer in self._layers(x):
             signal = signal @ layer.mT
         return 0.5 * (signal - rows[1]).square().sum(-1).mean(-1)
 
-    def _mean_grad(self, x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
         layers, signals = self._layers(x), [rows[0]]
         for layer in layers:
             signals.append(signals[-1] @ layer.mT)
@@ -330,11 +315,11 @@ class DeepLinear(FiniteSum):
             error = error @ layer
         return torch.cat(gradients[::-1], dim=-1)
 
-    def _draw_start(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def draw_start(self, rng: Rng, shape: tuple[int, ...]) -> FloatArray:
         return 0.1 * rng.standard_normal(shape)
 
-    def _state_facts(self) -> Facts:
-        x, y = self._rows
+    def state_facts(self) -> Facts:
+        x, y = self.rows
         left, singular, right = torch.linalg.svd(y.mT @ x / self.num_samples, full_matrices=False)
         sigma, depth = [float(s) for s in singular], self.depth
         rank = min(self.hidden, len(sigma))
@@ -342,7 +327,7 @@ class DeepLinear(FiniteSum):
 
         def balanced(kept: int) -> Tensor:
             factor = singular[:kept].pow(1.0 / depth)
-            layers = [torch.zeros(shape, dtype=torch.float64) for shape in self._shapes]
+            layers = [zeros(*shape) for shape in self._shapes]
             for layer in layers[1:-1]:
                 layer[:kept, :kept] = factor.diag()
             layers[0][:kept] = factor.unsqueeze(-1) * right[:kept]
@@ -372,3 +357,179 @@ class DeepLinear(FiniteSum):
             radius=radius,
             gradient_variance=others * float((errors * norms).square().mean()),
         )
+
+
+@dataclass(frozen=True)
+class Sensing(FiniteSum):
+    r"""Low-rank matrix sensing: the factorization seen through random linear measurements.
+
+    f(U) = 1/(4m) \sum_i (<A_i, U U'> - b_i)^2,   b_i = <A_i, U* U*'>,  U of shape (n, r)
+
+    Args:
+        size: n, the order of the matrices.
+        rank: r, the columns of U and of U*; d = n r.
+        num_samples: m, the number of measurements; 6 n r or more is enough in practice.
+        seed: of A_i, symmetric Gaussian with E<A, X>^2 = \|X\|_F^2, and of U*, orthonormal.
+
+    Facts: the minimum is 0, at U* and its rotations.  U = 0 is a critical point with Hessian
+    -mean(b_i A_i) in each column; the other saddles have no closed form and are not listed.  With G
+    the largest eigenvalue of mean(vec A_i vec A_i'), in the ball of radius R = 1.5 \|U*\|_F: M = G
+    (3R^2 + \|U* U*'\|_F), rho = 6GR.
+
+    References:
+        S. Bhojanapalli, B. Neyshabur, N. Srebro, Global optimality of local search for low rank
+        matrix recovery (NeurIPS 2016).
+    """
+
+    name: ClassVar[str] = "sensing"
+    size: int = 8
+    rank: int = 2
+    num_samples: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(1 <= self.rank <= self.size, "rank", self.rank, f"1 to size={self.size}")
+        require_at_least(self, num_samples=1)
+
+    @property
+    def dim(self) -> int:
+        return self.size * self.rank
+
+    @cached_property
+    def _solution(self) -> Tensor:
+        return orthonormal(data_rng(self.seed, 1), self.size, self.rank)
+
+    @cached_property
+    def rows(self) -> Rows:
+        drawn = gaussian(data_rng(self.seed), self.num_samples, self.size, self.size)
+        probes = (0.5 * (drawn + drawn.mT)).flatten(-2)
+        return probes, probes @ (self._solution @ self._solution.mT).flatten()
+
+    def _residual(self, x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        u = x.reshape(*x.shape[:-1], self.size, self.rank)
+        return u, project(rows[0], (u @ u.mT).flatten(-2)) - rows[1]
+
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
+        return 0.25 * self._residual(x, rows)[1].square().mean(-1)
+
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
+        u, residual = self._residual(x, rows)
+        pull = average(residual, rows[0])
+        return (pull.reshape(*x.shape[:-1], self.size, self.size) @ u).flatten(-2)
+
+    def state_facts(self) -> Facts:
+        probes, readings = self.rows
+        square = (-1, self.size, self.size)
+        gain = float(torch.linalg.matrix_norm(probes, 2)) ** 2 / self.num_samples
+        top = float(torch.linalg.eigvalsh(average(readings, probes).reshape(square[1:]))[-1])
+        radius = 1.5 * math.sqrt(self.rank)
+        # |residual| <= |A|_op * nuclear norm; one coordinate of A U <= its row norm times |U|.
+        spectral = torch.linalg.matrix_norm(probes.reshape(square), 2).square()
+        longest_row = probes.reshape(square).square().sum(-1).amax(-1)
+        spread = float((spectral * longest_row).mean()) * radius**2 * (radius**2 + self.rank) ** 2
+        return Facts(
+            minimum=0.0,
+            minimizers=self._solution.flatten().unsqueeze(0),
+            saddles=(Saddle(zeros(self.dim), 0.25 * float(readings.square().mean()), -top),),
+            smoothness=gain * (3.0 * radius**2 + math.sqrt(self.rank)),
+            hessian_lipschitz=6.0 * gain * radius,
+            radius=radius,
+            gradient_variance=spread,
+        )
+
+
+@dataclass(frozen=True)
+class PhaseRetrieval(FiniteSum):
+    r"""Recover a vector up to sign from the squares of random projections.
+
+    f(x) = 1/(4m) \sum_i ((a_i' x)^2 - y_i)^2,   y_i = (a_i' x*)^2,  \|x*\| = 1
+
+    Args:
+        dim: d, the number of variables.
+        num_samples: m, the number of measurements; 10 d or more.
+        seed: of a_i, standard normal vectors, and of x*, a uniformly random unit vector.
+
+    Facts: the minimum is 0, at x* and -x*.  Critical points: 0, a local maximum with Hessian
+    -mean(y_i a_i a_i'); and, for d > 1, near the sphere x orthogonal to x*, \|x\|^2 = 1/3 on which
+    all points are critical (value 2/3, smallest eigenvalue -2) as m grows, isolated saddles of
+    which Newton's method finds the listed one.  In the ball of radius R = 2: M = 3R^2 T, rho = 6RT
+    with T >= max_v mean (a_i' v)^4 over unit vectors, bounded by splitting a_i a_i' into its trace
+    and the rest.
+
+    References:
+        J. Sun, Q. Qu, J. Wright, A geometric analysis of phase retrieval (Found. Comput. Math.
+        2018).
+    """
+
+    name: ClassVar[str] = "phase-retrieval"
+    dim: int = 8
+    num_samples: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(self, dim=1, num_samples=1)
+
+    @cached_property
+    def _solution(self) -> Tensor:
+        return orthonormal(data_rng(self.seed, 1), self.dim, 1).squeeze(-1)
+
+    @cached_property
+    def rows(self) -> Rows:
+        probes = gaussian(data_rng(self.seed), self.num_samples, self.dim)
+        return probes, (probes @ self._solution).square()
+
+    def mean_value(self, x: Tensor, rows: Rows) -> Tensor:
+        return 0.25 * (project(rows[0], x).square() - rows[1]).square().mean(-1)
+
+    def mean_grad(self, x: Tensor, rows: Rows) -> Tensor:
+        z = project(rows[0], x)
+        return average((z.square() - rows[1]) * z, rows[0])
+
+    def mean_hvp(self, x: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        bend = 3.0 * project(rows[0], x).square() - rows[1]
+        return average(bend * project(rows[0], v), rows[0])
+
+    def state_facts(self) -> Facts:
+        probes, readings = self.rows
+        radius, origin = 2.0, zeros(self.dim)
+        top = -float(torch.linalg.eigvalsh(self.hessian(origin))[0])
+        maximum = Saddle(origin, 0.25 * float(readings.square().mean()), -top, 0.0)
+        tensor = self._fourth_moment()
+        lengths = probes.square().sum(-1)
+        spread = radius**6 * float((lengths**3).unsqueeze(-1).mul(probes.square()).mean(0).max())
+        return Facts(
+            minimum=0.0,
+            minimizers=torch.stack([self._solution, -self._solution]),
+            saddles=(maximum, *self._equator_saddle()),
+            smoothness=3.0 * radius**2 * tensor,
+            hessian_lipschitz=6.0 * radius * tensor,
+            radius=radius,
+            gradient_variance=spread,
+        )
+
+    def _fourth_moment(self) -> float:
+        """Upper bound on max_v mean (a_i' v)^4 over unit vectors v."""
+        probes, count = self.rows[0], self.num_samples
+        lengths = probes.square().sum(-1)
+        if self.dim**2 < count:
+            outer = (probes.unsqueeze(-1) * probes.unsqueeze(-2)).flatten(-2)
+            trace = torch.eye(self.dim, dtype=torch.float64).flatten() / self.dim
+            rest = outer - lengths.unsqueeze(-1) * trace
+            gram = rest.mT @ rest / count
+        else:
+            gram = ((probes @ probes.mT).square() - lengths.outer(lengths) / self.dim) / count
+        rest_norm = math.sqrt(max(float(torch.linalg.eigvalsh(gram)[-1]), 0.0))
+        return (math.sqrt(float(lengths.square().mean())) / self.dim + rest_norm) ** 2
+
+    def _equator_saddle(self) -> tuple[Saddle, ...]:
+        rng = data_rng(self.seed, 2)
+        for _ in range(8 if self.dim > 1 else 0):
+            guess = gaussian(rng, self.dim)
+            guess = guess - (guess @ self._solution) * self._solution
+            found = critical_point(self, guess / (math.sqrt(3.0) * guess.norm()))
+            if found is None or not 0.1 < float(found.norm()) < 0.9:
+                continue
+            lowest = torch.linalg.eigvalsh(self.hessian(found))
+            if lowest[0] < -0.1 and lowest[-1] > 0.1:
+                return (Saddle(found, float(self.value(found)), float(lowest[0]), 0.0),)
+        return ()

@@ -48,8 +48,26 @@ class Record:
             return step % self.every == 0
         if step == 0:
             return True
-        exponent = round(self.per_decade * math.log10(step))
-        return round(10 ** (exponent / self.per_decade)) == step
+        return self._point(self._number(step)) == step
+
+    def next_due(self, step: int) -> int:
+        """The first step after `step` that is due.
+
+        >>> Record(per_decade=5).next_due(6), Record("linear", every=20).next_due(6)
+        (10, 20)
+        """
+        if self.schedule == "linear":
+            return step - step % self.every + self.every
+        number = self._number(max(step, 1))
+        while (point := self._point(number)) <= step or not self.is_due(point):
+            number += 1
+        return point
+
+    def _number(self, step: int) -> int:
+        return round(self.per_decade * math.log10(step))
+
+    def _point(self, number: int) -> int:
+        return round(10 ** (number / self.per_decade))
 
 
 @dataclass

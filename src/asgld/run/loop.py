@@ -7,6 +7,7 @@ on, so that a run killed at any moment goes on with the same bits.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -23,20 +24,70 @@ from torch import Tensor
 
 from asgld.methods.base import Method, State, as_mask, replica_seed
 from asgld.oracle import BudgetExhausted, Oracle
+from asgld.oracle.base import Session
 from asgld.oracle.costs import Counts
 from asgld.run.files import read, write_atomically
 from asgld.run.history import History, Record, Writer
 from asgld.run.stopping import Settling, Stop, StopWhen, look
 
 
-@dataclass(frozen=True)
 class Progress:
-    """What a callback sees after each step; it may return True to stop. `x` is a copy, (R, d)."""
+    """The run after a step, as a callback sees it. A callback that returns True stops the run.
 
-    step: int
-    x: Tensor
-    active: npt.NDArray[np.bool_]
-    counts: Counts
+    ========  ==============================================================================
+    field     meaning
+    ========  ==============================================================================
+    step      steps taken
+    x         (R, d): the last finite point of each replica
+    active    (R,): which replicas still run
+    counts    what each replica has used in this run
+    state     the method's own :class:`State`, for a method that steps all replicas at once. It is
+              live: the next step changes it, and rows of stopped replicas mean nothing
+    ========  ==============================================================================
+
+    `x`, `active` and `counts` are copies, made when the callback reads them, which costs nothing
+    where it does not. Keep the copies, not the Progress.
+    """
+
+    def __init__(
+        self, loop: _Loop, step: int, change: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self._loop, self.step, self._change = loop, step, change
+
+    @functools.cached_property
+    def x(self) -> Tensor:
+        x = self._current.x.clone()
+        return x if self._change is None else self._change(x)
+
+    @functools.cached_property
+    def active(self) -> npt.NDArray[np.bool_]:
+        return self._current.session.active.copy()
+
+    @functools.cached_property
+    def counts(self) -> Counts:
+        return self._current.used
+
+    @property
+    def state(self) -> State:
+        if not self._current.method.is_batched:
+            raise ValueError(
+                f"method {self._loop.method.name!r} has a state for each replica: Progress.state "
+                "is for methods that step all replicas at once (is_batched)"
+            )
+        return self._current.states[0]
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> Progress:
+        """The same with change(x) in place of x: for callbacks that know other coordinates."""
+        return Progress(self._loop, self.step, change)
+
+    @property
+    def _current(self) -> _Loop:
+        if self._loop.step != self.step:
+            raise RuntimeError(
+                f"Progress of step {self.step} read at step {self._loop.step}: read it inside the "
+                "callback and keep what you need, such as `news.x`"
+            )
+        return self._loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +149,7 @@ def run(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
     progress: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> Run:
     """Run `method` from `x0`.
 
@@ -113,6 +165,7 @@ def run(
         checkpoint: a file. If it exists, the run goes on from it, with the same bits as a run that
             was never interrupted; it is replaced every `checkpoint_every` steps and at the end.
         progress: show a line on standard error.
+        dtype: of the iterates.
 
     >>> from asgld.oracle.functions import torch_function
     >>> from asgld.methods import method
@@ -121,7 +174,7 @@ def run(
     >>> result.stop.value, float(result.grad_norms) < 1e-4
     ('the largest number of steps was taken', True)
     """
-    loop = _Loop(oracle, method, x0, stop or StopWhen(), record or Record(), seed)
+    loop = _Loop(oracle, method, x0, stop or StopWhen(), record or Record(), seed, dtype)
     path = None if checkpoint is None else Path(checkpoint)
     if max_steps < 0 or checkpoint_every < 1:
         raise ValueError(
@@ -133,9 +186,9 @@ def run(
     else:
         loop.start()
     try:
-        while loop.step < max_steps and loop.is_active:
+        while loop.step < max_steps and not loop.session.is_over:
             loop.advance()
-            if callback is not None and callback(loop.progress()):
+            if callback is not None and callback(Progress(loop, loop.step)):
                 loop.halt(Stop.CALLBACK)
             if path is not None and loop.step % checkpoint_every == 0:
                 loop.save(path)
@@ -157,7 +210,14 @@ class _Loop:
     """The state of a run between steps."""
 
     def __init__(
-        self, oracle: Oracle, method: Method, x0: Tensor, when: StopWhen, record: Record, seed: int
+        self,
+        oracle: Oracle,
+        method: Method,
+        x0: Tensor,
+        when: StopWhen,
+        record: Record,
+        seed: int,
+        dtype: torch.dtype,
     ) -> None:
         if not isinstance(x0, Tensor) or x0.dim() not in (1, 2) or x0.shape[-1] != oracle.dim:
             shape = tuple(x0.shape) if isinstance(x0, Tensor) else type(x0).__name__
@@ -169,7 +229,7 @@ class _Loop:
                 f"method={method!r}: need name, needs, is_batched, init and step; make one by "
                 "asgld.methods.method(name, ...)"
             )
-        self.x0 = x0.detach().to("cpu", torch.float64).reshape(-1, oracle.dim).clone()
+        self.x0 = x0.detach().to("cpu", dtype).reshape(-1, oracle.dim).clone()
         self.x = self.x0.clone()
         self.seen = self.x0.clone()  # where the values were last looked at, and finite
         self.method, self.when, self.seed = method, when, seed
@@ -184,21 +244,19 @@ class _Loop:
         self.states: list[State] = []
         self.stops: list[Stop | None] = [None] * self.replicas
         self.messages = [""] * self.replicas
-        self.steps = np.zeros(self.replicas, np.int64)
+        self.steps = np.zeros(self.replicas, np.int64)  # a batch writes it late: _count_steps
         self.ask_after = np.zeros(self.replicas, np.int64)
-        self.step = 0
+        self.step = self.next_look = 0
         self.seconds = 0.0
         self.writer = Writer(record)
         self.values = self.norms = torch.full((self.replicas,), torch.nan, dtype=torch.float64)
         self.settling: Settling | None = None
+        self.mirror: _Mirror | None = None
 
     @property
-    def is_active(self) -> bool:
-        return bool(self.session.active.any())
-
-    def progress(self) -> Progress:
-        counts = self.oracle.counts.since(self.counts_before)
-        return Progress(self.step, self.x.clone(), self.session.active.copy(), counts)
+    def used(self) -> Counts:
+        """What each replica has used in this run."""
+        return self.oracle.counts.since(self.counts_before)
 
     # ---------------------------------------------------------------------------- steps
 
@@ -248,33 +306,47 @@ class _Loop:
         else:
             for r in np.flatnonzero(self.session.active).tolist():
                 self._advance_one(r)
+            self.step += 1
         self.seconds += time.perf_counter() - began
-        self.step += 1
-        self._observe()
+        if self.step >= self.next_look:
+            self._observe()
 
     def _advance_together(self) -> None:
+        session = self.session
         try:
-            state = self.method.step(self.oracle, self.states[0])
+            state = self.states[0] = self.method.step(self.oracle, self.states[0])
         except BudgetExhausted:
-            self._stop_rows(self.session.broke, Stop.BUDGET)
+            self._stop_rows(session.broke, Stop.BUDGET)
+            self.step += 1
             return
-        self.states[0] = state
-        # A finite sum means finite numbers, at a third of the price of asking each.
-        if self.session.is_complete and math.isfinite(float(state.x.sum())):
-            self.x.copy_(state.x)
-            self.steps += 1
-        else:
-            self._stop_rows(self.session.broke, Stop.BUDGET)
+        if not (session.is_complete and self._keep(state.x)):
+            session.check_last_call()
+            self._stop_rows(session.broke, Stop.BUDGET)
             is_finite = torch.isfinite(state.x).all(-1).numpy()
-            self._stop_rows(self.session.active & ~is_finite, Stop.NON_FINITE)
-            active = torch.from_numpy(self.session.active)
+            self._stop_rows(session.active & ~is_finite, Stop.NON_FINITE)
+            active = torch.from_numpy(session.active)
             self.x[active] = state.x[active]
-            self.steps += self.session.active
-        if state.finished is False:
-            return
-        finished = as_mask(state.finished, self.replicas)
-        if bool(finished.any()):
-            self._stop_rows(finished.numpy() & self.session.active, Stop.FINISHED, state.message)
+        self.step += 1
+        if state.finished is not False:
+            finished = as_mask(state.finished, self.replicas).numpy()
+            self._stop_rows(finished & session.active, Stop.FINISHED, state.message)
+
+    def _keep(self, x: Tensor) -> bool:
+        """Copy the iterates of a step, if all are finite; say whether they are."""
+        if self.mirror is None:
+            self.mirror = _Mirror(x, self.x)
+        if self.mirror.is_of(x):
+            return self.mirror.keep(self.session)
+        # A finite sum means finite numbers, at a third of the price of asking each.
+        if not math.isfinite(float(x.sum())):
+            return False
+        self.x.copy_(x)
+        return True
+
+    def _count_steps(self) -> None:
+        """Bring `steps` up to date: a batch has taken every step with all its active replicas."""
+        if self.method.is_batched:
+            self.steps[self.session.active] = self.step
 
     def _advance_one(self, r: int) -> None:
         mask = np.arange(self.replicas) == r
@@ -293,17 +365,20 @@ class _Loop:
             self._stop_rows(mask, Stop.FINISHED, state.message)
 
     def _stop_rows(self, mask: npt.NDArray[np.bool_], reason: Stop, detail: str = "") -> None:
+        if not mask.any():
+            return
         for r in np.flatnonzero(mask).tolist():
             if self.stops[r] is not None:
                 continue
             self.stops[r] = reason
+            if self.method.is_batched:
+                self.steps[r] = self.step
             cause = detail
             if reason is Stop.NON_FINITE and r in self.session.nonfinite:
                 call = self.session.nonfinite[r]
                 cause = f"first in oracle call `{call}`, noticed after step {self.step}"
             self.messages[r] = f"{reason.value}: {cause}" if cause else reason.value
-        if mask.any():
-            self.session.drop(mask)
+        self.session.drop(mask)
 
     def halt(self, reason: Stop) -> None:
         self._stop_rows(self.session.active.copy(), reason)
@@ -312,11 +387,15 @@ class _Loop:
 
     def _observe(self) -> None:
         """Record and test, as far as either is due."""
-        is_due = self.writer.record.is_due(self.step)
-        is_test = self.when.is_active and self.step % self.when.every == 0
+        record, when = self.writer.record, self.when
+        is_due = record.is_due(self.step)
+        is_test = when.is_active and self.step % when.every == 0
+        self.next_look = record.next_due(self.step)
+        if when.is_active:
+            self.next_look = min(self.next_look, self.step - self.step % when.every + when.every)
         if not (is_due or is_test):
             return
-        with_grad = (is_due and self.writer.record.grad_norms) or self.when.grad_tol is not None
+        with_grad = (is_due and record.grad_norms) or when.grad_tol is not None
         self._refresh(with_grad)
         if is_test:
             self._test()
@@ -369,11 +448,11 @@ class _Loop:
         return confirmed
 
     def _write(self) -> None:
-        counts = self.oracle.counts.since(self.counts_before)
-        self.writer.write(self.step, self.seconds, self.x, self.values, self.norms, counts)
+        self.writer.write(self.step, self.seconds, self.x, self.values, self.norms, self.used)
 
     def finish(self, reason: Stop) -> Run:
         """Stop whatever still runs, for `reason`, and say what happened."""
+        self._stop_rows(self.session.broke, Stop.BUDGET)  # of a step that was interrupted
         self._refresh(with_grad=True)
         self.halt(reason)
         if self.writer.last_step != self.step:
@@ -387,7 +466,7 @@ class _Loop:
             stops=stops,
             messages=tuple(self.messages),
             steps=self.steps.copy(),
-            counts=self.oracle.counts.since(self.counts_before),
+            counts=self.used,
             history=self.writer.history(),
             seconds=self.seconds,
             method=repr(self.method),
@@ -402,6 +481,7 @@ class _Loop:
 
     def save(self, path: Path) -> None:
         """Replace the file at `path` in one move, so that a kill leaves the old or the new one."""
+        self._count_steps()
         content = {
             **self._identity(),
             "step": self.step,
@@ -413,7 +493,7 @@ class _Loop:
             "stops": [None if s is None else s.name for s in self.stops],
             "messages": list(self.messages),
             "nonfinite": dict(self.session.nonfinite),
-            "counts": self.oracle.counts.since(self.counts_before).pack(),
+            "counts": self.used.pack(),
             "history": self.writer.pack(),
             "settling": None if self.settling is None else self.settling.pack(),
             "states": [state.pack() for state in self.states],
@@ -445,6 +525,45 @@ class _Loop:
         self.writer.unpack(content["history"])
         if content["settling"] is not None:
             self.settling = Settling(**content["settling"])
+
+
+class _Mirror:
+    """Copies iterates that a method changes in place, by views that are made once.
+
+    Args:
+        x: the method's iterates.
+        kept: where they are copied to.
+    """
+
+    # Beyond this size torch is faster, and threads of NumPy would compete with those of torch.
+    LARGEST = 8192
+
+    def __init__(self, x: Tensor, kept: Tensor) -> None:
+        self.x: Tensor | None = None
+        is_plain = x.is_contiguous() and not x.requires_grad and x.dtype == kept.dtype
+        if is_plain and x.numel() <= self.LARGEST:
+            self.x, self.address, self.array = x, x.data_ptr(), x.numpy()
+            # Bytes are moved by Python itself, with less ado than by either library.
+            self.source = self.array.data.cast("B")
+            self.target = kept.numpy().data.cast("B")
+
+    def is_of(self, x: Tensor) -> bool:
+        return x is self.x and x.data_ptr() == self.address
+
+    def keep(self, session: Session) -> bool:
+        """Copy, if the iterates and the session's last call are finite; say whether they are."""
+        # A product of two vectors is finite only if both are.
+        try:
+            last = self.array if session.unchecked is None else session.unchecked[1].numpy()
+            product = np.vdot(self.array, last)
+        except (RuntimeError, TypeError, ValueError):  # a result of another shape or kind
+            session.check_last_call()
+            product = np.vdot(self.array, self.array)
+        if not math.isfinite(product):
+            return False
+        session.unchecked = None
+        self.target[:] = self.source
+        return True
 
 
 class _Meter:

@@ -470,7 +470,7 @@ def test_estimate_reads_as_a_sentence() -> None:
         (
             lambda f, x: gradient_variance(f, x, method="batches"),
             ValueError,
-            "needs a ModelHessian",
+            "method='batches'",
         ),
         (lambda f, x: gradient_variance(f, x[None]), ValueError, r"x has shape \(1, 3\)"),
         (

@@ -13,7 +13,7 @@ from quadratic import Quadratic, normal, zeros
 from torch import Tensor
 
 from asgld.curvature import Kind, classify
-from asgld.curvature.flat import FlatProbe
+from asgld.curvature.points import FlatProbe
 
 EPS, GAMMA = 1e-6, 1e-3
 

@@ -87,7 +87,7 @@ def test_first_order_reaches_a_second_order_point_of_a_network(name: str) -> Non
     f = problem("digits", hidden=2, num_samples=60, l2=0.01)
     x0 = saddle_of(f, 1)
     method, _ = settings(name, 0.2, 0.2, 5.0)
-    result, _ = go(f, method, x0, 6000)
+    result, _ = go(f, method, x0, 2500)
     assert float(result.values) < float(f.value(x0)) - 0.5
     assert_second_order(f, result, eps=0.05, gamma=0.05)
 

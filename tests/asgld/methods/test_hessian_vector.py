@@ -13,8 +13,8 @@ import torch
 from method_cases import method_by_theory
 from torch import Tensor
 
-from asgld.methods.rivals.curvature_search import HessianVectorMethod, hessian_at, lowest_curvature
 from asgld.methods.rivals.hessian_vector import CarmonAccelerated, CarmonCubic, FastCubic
+from asgld.methods.rivals.shared import HessianVectorMethod, hessian_at, lowest_curvature
 from asgld.methods.rivals.subproblem import cubic_exact
 from asgld.methods.torch import TorchMethod
 from asgld.oracle import Oracle
@@ -304,7 +304,7 @@ def test_fast_cubic_minimizes_the_model() -> None:
     generator = torch.Generator().manual_seed(0)
     method = FastCubic(hessian_lipschitz=2.0, eps=1e-3)
     num_hard = 0
-    for i in range(200):
+    for i in range(80):
         hessian, gradient = _random_model(i, generator)
         exact = cubic_exact(gradient, hessian, 2.0)
         oracle = Oracle(Quadratic(hessian, gradient))
@@ -317,16 +317,16 @@ def test_fast_cubic_minimizes_the_model() -> None:
         assert found.model_decrease <= exact.model_decrease * (1.0 + 1e-9)
         assert found.num_hvp == oracle.counts.total().get("hvp", 0) <= 42
         num_hard += exact.is_hard_case
-    assert num_hard >= 40
+    assert num_hard >= 15
 
 
 def test_fast_cubic_takes_products_like_the_fourth_root_of_eps() -> None:
     used = []
     for eps in (1e-1, 1e-2, 1e-3):
-        spectrum = torch.linspace(-math.sqrt(eps), 1.0, 3000, dtype=FLOAT)
-        oracle = Oracle(Quadratic(spectrum, eps / math.sqrt(3000.0)))
+        spectrum = torch.linspace(-math.sqrt(eps), 1.0, 1500, dtype=FLOAT)
+        oracle = Oracle(Quadratic(spectrum, eps / math.sqrt(1500.0)))
         method = FastCubic(eps=eps, solve_tol=1e-3)
-        state = method.init(oracle, torch.zeros(3000, dtype=FLOAT), seed=0)
+        state = method.init(oracle, torch.zeros(1500, dtype=FLOAT), seed=0)
         used.append(method.minimize_model(oracle, state).num_hvp)
     slopes = [math.log10(after / before) for before, after in pairwise(used)]
     assert all(0.05 < slope < 0.25 for slope in slopes), used

@@ -27,7 +27,7 @@ def from_saddle(name: str, method: str, **options: Any) -> Cell:
     shape = PROBLEMS[name][0]
     saddles = problem(name, **shape).facts.saddles
     strict = next(i for i, saddle in enumerate(saddles) if saddle.is_strict)
-    return Cell(name, method, shape, options, "saddle", strict, replicas=2, max_steps=3000,
+    return Cell(name, method, shape, options, "saddle", strict, replicas=2, max_steps=1500,
                 eps=0.05, gamma=0.05)  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Random programs: every backend against the plain loop, operation by operation.
 
-`fuzz_cases` says what a program is and which properties hold after every operation. The cases are
+`fuzzing.twins` has the properties that hold after every operation. The cases are
 the same in every run. `ASGLD_FUZZ_CASES` sets how many there are, in all:
 
     ASGLD_FUZZ_CASES=20000 python -m pytest tests/asgld/optim/test_fuzz.py
@@ -14,7 +14,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from fuzz_cases import BACKENDS, DEFAULTS, KNOBS, NO_KNOBS, OPTIMIZERS, check, generate, run
+from fuzzing.drawing import generate
+from fuzzing.programs import BACKENDS, DEFAULTS, KNOBS, NO_KNOBS, OPTIMIZERS
+from fuzzing.shrinking import check
+from fuzzing.twins import run
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import FORMS, KNOWN_ANSWERS, take_kernel_step
+from helpers import FORMS, take_kernel_step
 from native_cases import KNOBS, NEEDS_KERNEL, SEED, STEP, STREAM, problem, step
 from torch import Tensor
 
@@ -67,54 +67,41 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 # ----------------------------------------------------------------------------------------------
-# Words and normals
+# Normals, as a step shows them
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("build", _native.available_builds())
-@pytest.mark.parametrize(("counter", "key", "answer", "_"), KNOWN_ANSWERS)
-def test_native_words_are_random123s_known_answers(
-    build: str, counter: str, key: str, answer: str, _: str
-) -> None:
-    _native.set_build(build)
-    c0, c1, c2, c3 = (int(word, 16) for word in counter.split())
-    k0, k1 = (int(word, 16) for word in key.split())
-    block = c0 | (c1 & 0x1FFFFFFF) << 32
-    words = _native.words(k0 | k1 << 32, c3, c2, 4 * block, 4, purpose=c1 >> 29)
-    assert [f"{word:08x}" for word in words] == answer.split()
+def normals(start: int, count: int, dtype: torch.dtype = torch.float32) -> np.ndarray:
+    """Return the kernel's normals: from x = 0 and g = 0 a step leads to sqrt(2 lr) sigma z = z."""
+    x, g, total = (torch.zeros(count, dtype=dtype) for _ in range(3))
+    knobs = {"lr": 0.5, "sigma": 1.0, "alpha": 0.0, "beta": 0.0}
+    step(x, g, total, layout=(start, max(count, 1), 0), **knobs)
+    return x.numpy()
 
 
 @pytest.mark.parametrize("build", _native.available_builds())
 @pytest.mark.parametrize("start", [0, 1, 6, 31, 2**34 - 50, 2**40 + 3, 2**62 + 1])
-def test_native_words_are_numpys(build: str, start: int) -> None:
+def test_native_normals_are_made_of_the_words_of_the_contract(build: str, start: int) -> None:
+    """A wrong word is a normal that has nothing to do with the right one."""
     _native.set_build(build)
     index = np.arange(start, start + 101, dtype=np.uint64)
-    for purpose in noise.Purpose:
-        words = _native.words(SEED, STREAM, STEP, start, index.size, purpose)
-        np.testing.assert_array_equal(words, noise.words(SEED, STREAM, STEP, index, purpose))
+    exact = noise.normal(SEED, STREAM, STEP, index)
+    np.testing.assert_allclose(normals(start, 101), exact, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(normals(start, 101, torch.float64), exact, rtol=0, atol=4e-15)
 
 
 def test_native_normals_are_within_five_ulp() -> None:
     index = np.arange(3, 200_000)
     exact = exact_normals(index)
-    z = _native.normals(SEED, STREAM, STEP, int(index[0]), index.size)
     ulp = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
-    assert (np.abs(z - exact) < 5 * ulp).all()
+    assert (np.abs(normals(3, index.size) - exact) < 5 * ulp).all()
 
 
-def test_native_normals_in_double_are_numpys() -> None:
-    z = _native.normals(SEED, STREAM, STEP, 5, 10_000, np.float64)
-    np.testing.assert_allclose(
-        z, noise.normal(SEED, STREAM, STEP, np.arange(5, 10_005)), rtol=0, atol=4e-15
-    )
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_native_normals_do_not_depend_on_where_they_begin(dtype: Any) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_native_normals_do_not_depend_on_where_they_begin(dtype: torch.dtype) -> None:
     start = 2**34 - 40
-    whole = _native.normals(SEED, STREAM, STEP, start, 100, dtype)
-    parts = [_native.normals(SEED, STREAM, STEP, start + i, 1, dtype)[0] for i in range(100)]
-    np.testing.assert_array_equal(whole, np.array(parts))
+    parts = [normals(start + i, 1, dtype)[0] for i in range(100)]
+    np.testing.assert_array_equal(normals(start, 100, dtype), np.array(parts))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -203,10 +190,10 @@ def test_native_step_counts_steps_per_tensor() -> None:
     steps = [0, 5, 1_000_000]
     lists = [list(column) for column in zip(*tensors, strict=True)]
     knobs = {**KNOBS, "alpha": 0.7, "delta": 1.0}
-    take_kernel_step(_native.Table, *lists, [STREAM] * 3, steps, **knobs)
+    take_kernel_step(_native.CpuTable, *lists, [STREAM] * 3, steps, **knobs)
     for (param, _, _), k in zip(tensors, steps, strict=True):
         alone = problem(500)
-        take_kernel_step(_native.Table, *([t] for t in alone), [STREAM], [k], **knobs)
+        take_kernel_step(_native.CpuTable, *([t] for t in alone), [STREAM], [k], **knobs)
         assert torch.equal(param, alone[0])
     assert not torch.equal(tensors[0][0], tensors[1][0])
 
@@ -255,7 +242,7 @@ def test_native_step_is_independent_of_threads(
             for column, tensor in zip(lists, problem(count, dtype, sum_dtype), strict=True):
                 column.append(tensor)
         take_kernel_step(
-            _native.Table,
+            _native.CpuTable,
             *lists,
             list(range(4)),
             [STEP] * 4,
@@ -274,7 +261,7 @@ def test_native_step_is_independent_of_list_order() -> None:
     torch.set_num_threads(2)
     for tensors, order in ((forward, streams), (backward, streams[::-1])):
         lists = [[tensors[i][column] for i in order] for column in range(3)]
-        take_kernel_step(_native.Table, *lists, order, [STEP] * len(order), **KNOBS)
+        take_kernel_step(_native.CpuTable, *lists, order, [STEP] * len(order), **KNOBS)
     for first, second in zip(forward, backward, strict=True):
         assert torch.equal(first[0], second[0])
 
@@ -401,7 +388,7 @@ def test_native_step_refuses_what_it_cannot_read() -> None:
 
 
 def test_native_step_of_nothing_is_nothing() -> None:
-    take_kernel_step(_native.Table, [], [], [], [], [], **KNOBS)
+    take_kernel_step(_native.CpuTable, [], [], [], [], [], **KNOBS)
 
 
 def test_native_absence_has_a_reason(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def test_native_wider_step_is_independent_of_threads_and_order(
         params, grads, sums, momenta = ([tensors[i][column] for i in order] for column in range(4))
         streams, steps = order, [ks[i] for i in order]
         taken = take_kernel_step(
-            _native.Table, params, grads, sums, streams, steps, None, momenta, **knobs
+            _native.CpuTable, params, grads, sums, streams, steps, None, momenta, **knobs
         )
         assert taken == [k + 1 for k in steps]
         results.append([t for column in tensors for t in column])

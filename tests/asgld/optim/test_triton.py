@@ -36,7 +36,7 @@ DEVICE = "cuda" if IS_GPU else "cpu"
 if not IS_GPU:  # the kernels are bound to the interpreter when they are defined
     os.environ["TRITON_INTERPRET"] = "1"
 try:
-    from asgld.optim import _triton, _triton_kernels
+    from asgld.optim import _triton
 finally:
     if not IS_GPU:
         del os.environ["TRITON_INTERPRET"]
@@ -75,7 +75,7 @@ def kernel_step(
     momenta = [momentum] if knobs.get("momentum") else None
     knobs = {"seed": SEED, **knobs}
     take_kernel_step(
-        _triton.Table, [param], [grad], [total], [STREAM], [k], [row], momenta, **knobs
+        _triton.GpuTable, [param], [grad], [total], [STREAM], [k], [row], momenta, **knobs
     )
 
 
@@ -115,21 +115,41 @@ def copies(tensors: list[Tensor]) -> list[Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------
-# Random numbers
+# Normals, as a step shows them
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("purpose", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("start", "in_fours"), [(0, True), (4 * 2**34 - 512, True), (7, False), (2**35 + 3, False)]
-)
-def test_triton_words_are_those_of_the_contract(purpose: int, start: int, in_fours: bool) -> None:
-    words = _triton_kernels.draw(
-        SEED, STREAM, STEP, start, 1500,
-        dtype=torch.uint32, purpose=purpose, in_fours=in_fours, device=DEVICE,
-    )  # fmt: skip
-    index = np.arange(start, start + 1500, dtype=np.uint64)
-    assert (words.cpu().numpy() == noise.words(SEED, STREAM, STEP, index, purpose)).all()
+def normals(start: int, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the kernel's normals: from x = 0 and g = 0 a step leads to sqrt(2 lr) sigma z = z."""
+    tensors = [torch.zeros(count, dtype=dtype, device=DEVICE) for _ in range(4)]
+    knobs = {"lr": 0.5, "sigma": 1.0, "alpha": 0.0, "beta": 0.0}
+    kernel_step(tensors, row=(start, count, 0), **knobs)
+    return tensors[0]
+
+
+@pytest.mark.parametrize("start", [0, 2**36 - 512, 7, 2**35 + 3])
+def test_triton_normals_are_made_of_the_words_of_the_contract(start: int) -> None:
+    """A wrong word is a normal that has nothing to do with the right one."""
+    exact = noise.normal(SEED, STREAM, STEP, np.arange(start, start + 1500, dtype=np.uint64))
+    np.testing.assert_allclose(normals(start, 1500).cpu(), exact, rtol=0, atol=1e-5)
+    doubles = normals(start, 1500, torch.float64).cpu()
+    np.testing.assert_allclose(doubles, exact, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("start", [0, 2**36 - 512, 7])
+def test_triton_rounds_by_the_words_of_the_contract(start: int, dtype: torch.dtype) -> None:
+    """Bit by bit what the contract says, for a parameter and for its sum."""
+    param, grad, total, _ = problem(1500, dtype=dtype, sum_dtype=torch.bfloat16)
+    knobs = {"alpha": 0.0, "sigma": 0.0, "lr": 0.5}
+    words = noise.words(SEED, STREAM, STEP, np.arange(start, start + 1500, dtype=np.uint64), 1)
+    word = torch.from_numpy(words.astype(np.int64)).to(DEVICE)
+    wide = [param.float() - 0.5 * grad.float(), total.float() + grad.float() ** 2]
+    kernel_step(
+        [param, grad, total, total], row=(start, 1500, 0), stochastic_rounding=True, **knobs
+    )
+    for stored, value, half in zip((param, total), wide, (word, word >> 16), strict=True):
+        assert torch.equal(stored, noise.round_stochastically(value, half, stored.dtype))
 
 
 def exact_normals(count: int) -> np.ndarray:
@@ -143,22 +163,17 @@ def exact_normals(count: int) -> np.ndarray:
 
 def test_triton_normals_are_accurate() -> None:
     count = 2_000_000 if IS_GPU else 20_000
-    z = _triton_kernels.draw(SEED, STREAM, STEP, 0, count, dtype=torch.float32, device=DEVICE)
     exact = exact_normals(count)
-    error = np.abs(z.cpu().numpy() - exact)
+    error = np.abs(normals(0, count).cpu().numpy() - exact)
     if NORMAL_ULP is not None:
         assert (error <= NORMAL_ULP * np.spacing(np.abs(exact).astype(np.float32))).all()
     assert error.max() < 3e-6
-    exact = noise.normal(SEED, STREAM, STEP, np.arange(4000))
-    z = _triton_kernels.draw(SEED, STREAM, STEP, 0, 4000, dtype=torch.float64, device=DEVICE)
-    np.testing.assert_allclose(z.cpu().numpy(), exact, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint32])
-def test_triton_draws_do_not_depend_on_how_they_are_made(dtype: torch.dtype) -> None:
-    fours = _triton_kernels.draw(SEED, 1, 2, 0, 2048, dtype=dtype, device=DEVICE)
-    alone = _triton_kernels.draw(SEED, 1, 2, 5, 2000, dtype=dtype, in_fours=False, device=DEVICE)
-    assert torch.equal(fours[5:2005].view(torch.uint8), alone.view(torch.uint8))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_triton_normals_do_not_depend_on_how_they_are_made(dtype: torch.dtype) -> None:
+    """An offset of 5 makes each element compute its own block of four."""
+    assert torch.equal(normals(0, 2048, dtype)[5:2005], normals(5, 2000, dtype))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -237,7 +252,7 @@ def test_triton_step_unscales_and_skips() -> None:
     before = copies(plain)
     for found, steps in ((1.0, [7]), (0.0, [8])):
         taken = take_kernel_step(
-            _triton.Table,
+            _triton.GpuTable,
             *([t] for t in plain[:3]),
             [STREAM],
             [7],
@@ -279,12 +294,12 @@ def test_triton_step_is_independent_of_list_and_order() -> None:
     counts = [3, 5000, 0, 129, 2048]
     alone = [problem(n) for n in counts]
     for i, tensors in enumerate(alone):
-        take_kernel_step(_triton.Table, *([t] for t in tensors[:3]), [i], [STEP + i])
+        take_kernel_step(_triton.GpuTable, *([t] for t in tensors[:3]), [i], [STEP + i])
     for order in (range(5), reversed(range(5))):
         order = list(order)
         together = [problem(n) for n in counts]
         columns = [[together[i][column] for i in order] for column in range(3)]
-        taken = take_kernel_step(_triton.Table, *columns, order, [STEP + i for i in order])
+        taken = take_kernel_step(_triton.GpuTable, *columns, order, [STEP + i for i in order])
         assert taken == [STEP + i + 1 for i in order]
         for one, other in zip(alone, together, strict=True):
             assert torch.equal(one[0], other[0])
@@ -304,7 +319,7 @@ def test_triton_step_is_the_same_whoever_counts(
             for column, tensor in zip(lists, tensors, strict=True):
                 column.append(tensor)
         taken = take_kernel_step(
-            _triton.Table,
+            _triton.GpuTable,
             *lists,
             list(range(4)),
             [0, 7, 7, STEP],
@@ -371,10 +386,10 @@ def triton_for_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         pytest.skip("tests/asgld/optim/test_gpu.py has the same on the GPU")
 
     def table(*columns: Any) -> Any:
-        return _triton.Table(*columns, host_counts=request.param)
+        return _triton.GpuTable(*columns, host_counts=request.param)
 
     monkeypatch.setattr(_native, "unavailable_reason", lambda: None)
-    monkeypatch.setattr(_native, "Table", table)
+    monkeypatch.setattr(_native, "CpuTable", table)
 
 
 @pytest.mark.usefixtures("triton_for_cpu")

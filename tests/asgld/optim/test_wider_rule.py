@@ -15,7 +15,6 @@ from torch import Tensor
 
 import asgld
 from asgld import noise, reference, theory
-from asgld.noise import Layout
 from asgld.optim import plan
 from asgld.optim.rule import Rule
 
@@ -32,7 +31,7 @@ def options_of(backend: str, knobs: dict[str, Any]) -> dict[str, Any]:
     """The backend's options, or a skip where its kernel does not serve these knobs."""
     rule = Rule(**{**RULE, **knobs})
     if backend == "fused":
-        reason = plan.unavailable_reason([torch.zeros(1)], [Layout.whole(1)], rule)
+        reason = plan.unavailable_reason([torch.zeros(1)], rule)
         if reason is not None:
             pytest.skip(reason)
     return BACKENDS[backend]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
 import sys
 
 import pytest
@@ -30,6 +31,15 @@ def test_problem_is_a_value(name: str) -> None:
     x = chosen.start(2, seed=1)
     copy = pickle.loads(pickle.dumps(chosen))
     assert torch.equal(copy.grad(x), chosen.grad(x))
+
+
+def test_a_problem_is_loaded_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, asgld.problems as p; p.problem('octopus'); p.Rosenbrock; "
+        "print(sorted(m for m in sys.modules if m.startswith('asgld.problems.')))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "['asgld.problems.analytic', 'asgld.problems.base']"
 
 
 def test_problem_unknown_name_lists_the_known() -> None:

@@ -209,7 +209,7 @@ def test_digits_full_network_has_a_strict_saddle() -> None:
     saddle = chosen.facts.saddles[0]
     assert float(chosen.grad(saddle.point).norm()) < 1e-12
     assert saddle.lambda_min < -0.1
-    pixels, onehot = chosen._rows
+    pixels, onehot = chosen.rows
     left, _, right = torch.linalg.svd((onehot - onehot.mean(0)).mT @ pixels)
     direction = torch.zeros(1210, dtype=torch.float64)
     direction[:64], direction[65 * 16 : 75 * 16 : 16] = right[0], left[:, 0]

@@ -126,7 +126,7 @@ def escape_direction(case: str, point: Tensor) -> Tensor:
         ways[0] = -1.0
         return ways
     if case.startswith("orthogonal-tensor"):
-        basis = build(case)._rows[0]
+        basis = build(case).rows[0]
         signs = (basis @ point).abs() > 1e-9
         if not signs.any():
             return basis.sum(0) / basis.sum(0).norm()

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from asgld._require import require, require_at_least_zero, require_positive
 from asgld.methods.base import SeededState, normals
-from asgld.methods.rivals.shared import GradientMethod, norm, pick, require_batch, unit_ball
+from asgld.methods.rivals.shared import GradientMethod, given, norm, pick, require_batch, unit_ball
 from asgld.oracle import Oracle
-
-# ---- Preconditioned SGLD: Chunyuan Li, Changyou Chen, David Carlson, Lawrence Carin, 2016 ----
 
 
 @dataclass(kw_only=True)
@@ -79,9 +77,6 @@ class PreconditionedSGLD(GradientMethod):
         return state
 
 
-# ---- Perturbed accelerated descent: Chi Jin, Praneeth Netrapalli, Michael Jordan, 2018 ----
-
-
 @dataclass(kw_only=True)
 class PerturbedAGDState(SeededState):
     """Momentum, and the last kick of each replica: its step, and point and energy before it."""
@@ -141,8 +136,7 @@ class PerturbedAGD:
         require_positive(self, "lr", "radius", "wait")
         require(0.0 < self.theta <= 1.0, "theta", self.theta, "0 < theta <= 1")
         require_at_least_zero(self, "concavity", "side_step", "grad_threshold")
-        if self.min_drop is not None:
-            require_at_least_zero(self, "min_drop")
+        require_at_least_zero(self, *given(self, "min_drop"))
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PerturbedAGDState:
         rows = x0.shape[:-1]

@@ -13,6 +13,7 @@ from asgld._require import require, require_at_least_zero, require_positive
 from asgld.methods.base import SeededState, normals
 from asgld.methods.rivals.shared import (
     GradientMethod,
+    given,
     norm,
     pick,
     require_batch,
@@ -20,8 +21,6 @@ from asgld.methods.rivals.shared import (
     unit_sphere,
 )
 from asgld.oracle import Oracle
-
-# ---- Noisy stochastic gradient: Rong Ge, Furong Huang, Chi Jin, Yang Yuan, 2015 ----
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,8 @@ class NoisySGD(GradientMethod):
     name: ClassVar[str] = "noisy-sgd"
 
     def __post_init__(self) -> None:
-        require_positive(self, "lr")
+        require_positive(self, "lr", *given(self, "burn_in"))
         require_at_least_zero(self, "noise")
-        if self.burn_in is not None:
-            require_positive(self, "burn_in")
         require_batch(self.batch_size)
 
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
@@ -72,10 +69,6 @@ class NoisySGD(GradientMethod):
         state.x = state.x - lr * grad
         state.step += 1
         return state
-
-
-# ---- Perturbed gradient descent: Chi Jin, Rong Ge, Praneeth Netrapalli, Sham Kakade, Michael
-#      Jordan, 2017 ----
 
 
 @dataclass(kw_only=True)
@@ -156,9 +149,6 @@ class PerturbedGD:
             state.message = "a kick did not lower the value"
         state.step += 1
         return state
-
-
-# ---- Saddle-NGD: Kfir Levy, 2016 ----
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,20 @@
 All three look for a point with gradient norm at most eps and smallest curvature at least -gamma,
 gamma = sqrt(rho eps) unless said otherwise, and finish there. They run one replica at a time.
 
-==================  ===================================================  ==========================
-name                one step is                                          calls, up to logarithms
-==================  ===================================================  ==========================
-fast-cubic          a cubic-regularized Newton step, found by            eps^(-7/4)
-                    accelerated solvers
-carmon-accelerated  a test for negative curvature and, if there is       eps^(-7/4)
-                    any, a step along it; or else one gradient of the
-                    accelerated descent
-carmon-cubic        a cubic-regularized Newton step, found by gradient   eps^(-2)
-                    descent on the model
-==================  ===================================================  ==========================
+==================  ==================================================================  ==========
+name                one step is                                                         calls
+==================  ==================================================================  ==========
+fast-cubic          a cubic-regularized Newton step, found by accelerated solvers       eps^(-7/4)
+carmon-accelerated  a search for negative curvature, or a gradient of the descent       eps^(-7/4)
+carmon-cubic        a cubic-regularized Newton step, found by descent on the model      eps^(-2)
+==================  ==================================================================  ==========
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -30,18 +26,17 @@ from asgld._require import require, require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
 from asgld.methods.base import SeededState, normals
-from asgld.methods.rivals.curvature_search import (
-    SECOND_ORDER,
+from asgld.methods.rivals.shared import (
     HessianVectorMethod,
+    at_second_order,
+    ball_penalty_slope,
     finite,
+    given,
     hessian_at,
     lowest_curvature,
 )
-from asgld.methods.rivals.shared import ball_penalty_slope
 from asgld.methods.rivals.subproblem import Eigen, Solution, cubic_descent, cubic_exact
 from asgld.oracle import Oracle
-
-# ---- FastCubic: Naman Agarwal, Zeyuan Allen-Zhu, Brian Bullins, Elad Hazan, Tengyu Ma, 2017 ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +47,8 @@ class FastCubic(HessianVectorMethod):
               v = -(H + \lambda I)^{-1} g, \quad \lambda = \tfrac{\rho}{2} \|v\|, \qquad
               w^\top H w \le \lambda_{\min} + \tfrac{1}{10 \kappa}
 
-    ============  =================  =============================================================
-    symbol        option             meaning
-    ============  =================  =============================================================
-    rho           hessian_lipschitz  the Hessian is rho-Lipschitz
-    eps           eps                target norm of the gradient; kappa = 30 / sqrt(rho eps)
-    c             stop_constant      stop after a step with m(h) > -eps^(3/2) / (c sqrt(rho))
-    \             solve_tol          relative residual of v
-    \             failure            probability that one search for w misses
-    ============  =================  =============================================================
-
-    The algorithms FastCubic and FastCubicMin of the paper, in the form for one function rather than
-    a finite sum; differs from them in that
+    with kappa = 30 / sqrt(rho eps). The algorithms FastCubic and FastCubicMin of the paper, in the
+    form for one function rather than a finite sum; differs from them in that
 
     - the Krylov space of g serves all multipliers lambda at once, where the paper solves a linear
       system by accelerated gradient descent for each; the multiplier ends at the same root, or
@@ -73,9 +58,12 @@ class FastCubic(HessianVectorMethod):
       of w: with the same guarantee, and right in the hard case;
     - systems are solved to `solve_tol`: the paper's 10^-4 max(...)^-20 is no float64 number.
 
-    `stop_constant` is 3000 * 800 in the paper; a smaller one, down to about 800, saves last steps.
+    Args:
+        hessian_lipschitz, eps, failure: see :class:`HessianVectorMethod`.
+        solve_tol: relative residual of v.
+        stop_constant: c; stop after a step with m(h) > -eps^(3/2) / (c sqrt(rho)). In the paper it
+            is 3000 * 800; a smaller one, down to about 800, saves last steps.
 
-    >>> from asgld.oracle import Oracle
     >>> from asgld.problems import problem
     >>> from asgld.run import run
     >>> saddle = problem("strict-saddle", dim=8, rotated=True)
@@ -85,7 +73,8 @@ class FastCubic(HessianVectorMethod):
     ('FINISHED', True)
 
     References:
-        Finding approximate local minima faster than gradient descent (STOC 2017).
+        N. Agarwal, Z. Allen-Zhu, B. Bullins, E. Hazan, T. Ma: Finding approximate local minima
+        faster than gradient descent. STOC 2017.
     """
 
     solve_tol: float = 1e-8
@@ -101,13 +90,7 @@ class FastCubic(HessianVectorMethod):
     def _advance(self, oracle: Oracle, state: SeededState) -> SeededState:
         solution = self.minimize_model(oracle, state)
         least = self.eps**1.5 / (self.stop_constant * math.sqrt(self.hessian_lipschitz))
-        is_done = solution.model_decrease < least
-        return replace(
-            state,
-            x=state.x + solution.step,
-            finished=is_done,
-            message=SECOND_ORDER if is_done else "",
-        )
+        return at_second_order(state, solution.model_decrease < least, x=state.x + solution.step)
 
     def minimize_model(self, oracle: Oracle, state: SeededState) -> Solution:
         """FastCubicMin: minimize the cubic model at `state.x`, to the accuracy that is needed."""
@@ -121,7 +104,13 @@ class FastCubic(HessianVectorMethod):
         if float(gradient.norm()) > 0.0:
             lowest = max(0.0, margin - curvature)
             directions.append(_newton_direction(hessian, gradient, rho, lowest, self.solve_tol))
-        return _minimize_in_span(hessian, gradient, rho, directions)
+        if not directions:
+            return Solution(torch.zeros_like(gradient), 0.0, 0.0, num_hvp=hessian.num_hvp)
+        # The exact minimizer among combinations of the one or two directions.
+        basis = torch.linalg.qr(torch.stack(directions, dim=1))[0]
+        images = torch.stack([hessian(column) for column in basis.mT], dim=1)
+        inner = cubic_exact(basis.mT @ gradient, basis.mT @ images, rho)
+        return replace(inner, step=basis @ inner.step, mirror=None, num_hvp=hessian.num_hvp)
 
 
 def _newton_direction(
@@ -148,21 +137,6 @@ def _newton_direction(
     return run.vectors(solution_step.unsqueeze(1).numpy())[:, 0]
 
 
-def _minimize_in_span(
-    hessian: SymmetricOperator, gradient: Tensor, rho: float, directions: Sequence[Tensor]
-) -> Solution:
-    """The exact minimizer of the cubic model among combinations of one or two directions."""
-    if not directions:
-        return Solution(torch.zeros_like(gradient), 0.0, 0.0, num_hvp=hessian.num_hvp)
-    basis = torch.linalg.qr(torch.stack(list(directions), dim=1))[0]
-    images = torch.stack([hessian(column) for column in basis.mT], dim=1)
-    inner = cubic_exact(basis.mT @ gradient, basis.mT @ images, rho)
-    return replace(inner, step=basis @ inner.step, mirror=None, num_hvp=hessian.num_hvp)
-
-
-# ---- Accelerated descent: Yair Carmon, John Duchi, Oliver Hinder, Aaron Sidford, 2018 ----
-
-
 @dataclass(kw_only=True)
 class AcceleratedState(SeededState):
     """The points of an accelerated phase; x is where its next gradient is taken."""
@@ -185,23 +159,19 @@ class CarmonAccelerated(HessianVectorMethod):
 
     .. math:: f_k(y) = f(y) + M \left[\|y - x\| - \tfrac{\gamma}{\rho}\right]_+^2
 
-    ============  =================  =============================================================
-    symbol        option             meaning
-    ============  =================  =============================================================
-    M             smoothness         the gradient is M-Lipschitz
-    rho           hessian_lipschitz  the Hessian is rho-Lipschitz
-    eps           eps                target norm of the gradient
-    gamma         gamma              target curvature, by default sqrt(rho eps)
-    \             failure            probability that one search for negative curvature misses
-    ============  =================  =============================================================
-
     The paper's negative curvature descent and accelerated descent of almost convex functions, in
     turns; differs from it in that Lanczos stops by a bound computed on the way, not after a fixed
     number of products, and in that a gradient known from the test before is not taken anew. Where
     v'g = 0 the sign is that of v, which is random.
 
+    Args:
+        hessian_lipschitz, eps, failure: see :class:`HessianVectorMethod`.
+        smoothness: M: the gradient is M-Lipschitz.
+        gamma: target curvature, by default sqrt(rho eps).
+
     References:
-        Accelerated methods for nonconvex optimization (SIAM Journal on Optimization 28, 2018).
+        Y. Carmon, J. Duchi, O. Hinder, A. Sidford: Accelerated methods for nonconvex optimization.
+        SIAM Journal on Optimization 28, 2018.
     """
 
     smoothness: float = 1.0
@@ -211,9 +181,7 @@ class CarmonAccelerated(HessianVectorMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "smoothness")
-        if self.gamma is not None:
-            require_positive(self, "gamma")
+        require_positive(self, "smoothness", *given(self, "gamma"))
 
     @property
     def curvature_tol(self) -> float:
@@ -247,7 +215,7 @@ class CarmonAccelerated(HessianVectorMethod):
             slope = float(direction @ gradient)
             return replace(state, x=x - math.copysign(length, slope) * direction)
         if float(gradient.norm()) <= self.eps:
-            return replace(state, finished=True, message=SECOND_ORDER)
+            return at_second_order(state)
         phase = replace(state, is_accelerating=True, anchor=x, center=x, previous=x)
         return self._accelerate(phase, gradient)
 
@@ -268,28 +236,12 @@ class CarmonAccelerated(HessianVectorMethod):
         return replace(state, x=x, center=center, previous=point)
 
 
-# ---- Cubic steps by gradient descent: Yair Carmon, John Duchi, 2019 ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class CarmonCubic(HessianVectorMethod):
     r"""Cubic-regularized Newton steps whose model is minimized by gradient descent.
 
     .. math:: s \leftarrow s - \eta \left(g + \sigma q + H s + \tfrac{\rho}{2} \|s\| s\right),
               \qquad x \leftarrow x + s \quad\text{once}\quad m(s) \le -c \sqrt{\epsilon^3 / \rho}
-
-    ============  =================  =============================================================
-    symbol        option             meaning
-    ============  =================  =============================================================
-    M             smoothness         the gradient is M-Lipschitz; sets eta
-    rho           hessian_lipschitz  the Hessian is rho-Lipschitz
-    eps           eps                target norm of the gradient; gamma = sqrt(rho eps)
-    c             decrease           what the model must fall by
-    sigma         perturbation       in units of eps gamma / M; q is uniform on the sphere
-    T             inner_steps        most descents in one step; by default 10 M / gamma times the
-                                     logarithm of 3 sqrt(d) / (perturbation failure)
-    \             failure            probability that one step misses negative curvature
-    ============  =================  =============================================================
 
     When the model does not fall by that much, x is nearly second-order stationary: a last descent
     without perturbation, to a slope of eps / 2, gives the point that is returned. This is the
@@ -298,10 +250,19 @@ class CarmonCubic(HessianVectorMethod):
     lowest eigenvector: as long as the multiplier of s is less than -lambda_min, that part of the
     slope cannot shrink.
 
+    Args:
+        hessian_lipschitz, eps, failure: see :class:`HessianVectorMethod`; gamma = sqrt(rho eps).
+        smoothness: M: the gradient is M-Lipschitz; sets eta.
+        decrease: c: what the model must fall by.
+        perturbation: sigma in units of eps gamma / M; q is uniform on the sphere.
+        inner_steps: most descents in one step; by default 10 M / gamma times the logarithm of
+            3 sqrt(d) / (perturbation failure).
+
     References:
-        Gradient descent finds the cubic-regularized nonconvex Newton step (SIAM Journal on
-        Optimization 29, 2019). N. Tripuraneni, M. Stern, C. Jin, J. Regier, M. Jordan, Stochastic
-        cubic regularization for fast nonconvex optimization (NeurIPS 2018): c = 1/100.
+        Y. Carmon, J. Duchi: Gradient descent finds the cubic-regularized nonconvex Newton step.
+        SIAM Journal on Optimization 29, 2019.  N. Tripuraneni, M. Stern, C. Jin, J. Regier,
+        M. Jordan: Stochastic cubic regularization for fast nonconvex optimization. NeurIPS 2018:
+        c = 1/100.
     """
 
     smoothness: float = 1.0
@@ -327,26 +288,16 @@ class CarmonCubic(HessianVectorMethod):
         sigma = self.perturbation * self.eps * gamma / self.smoothness
         direction = normals(state.seed, state.step, x)
         needed = self.decrease * math.sqrt(self.eps**3 / rho)
-        solution = cubic_descent(
-            gradient,
-            hessian,
-            rho,
-            smoothness=self.smoothness,
+        descend = partial(
+            cubic_descent, gradient, hessian, rho, smoothness=self.smoothness, max_steps=max_steps
+        )
+        solution = descend(
             perturbation=direction * (sigma / float(direction.norm())),
-            max_steps=max_steps,
             # The least slope along the lowest eigenvector, but for the chance of `failure`.
             tolerance=0.5 * sigma * overlap(max(dim, 3), self.failure),
             target_decrease=needed,
         )
         if solution.model_decrease >= needed:
             return replace(state, x=x + solution.step)
-        last = cubic_descent(
-            gradient,
-            hessian,
-            rho,
-            smoothness=self.smoothness,
-            from_zero=True,
-            max_steps=max_steps,
-            tolerance=self.eps / 2.0,
-        )
-        return replace(state, x=x + last.step, finished=True, message=SECOND_ORDER)
+        last = descend(from_zero=True, tolerance=self.eps / 2.0)
+        return at_second_order(state, x=x + last.step)

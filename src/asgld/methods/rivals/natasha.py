@@ -15,8 +15,8 @@ from asgld._require import (
     require_at_least_zero,
     require_positive,
 )
-from asgld.methods.base import SeededState, batch_indices, normals
-from asgld.methods.rivals.shared import ball_penalty_slope, require_batch, unit_sphere
+from asgld.methods.base import SeededState, batch_indices, gradient, normals
+from asgld.methods.rivals.shared import ball_penalty_slope, given, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Streams of normals: start of Oja's method, sign of a kick, choice of an iterate, of a pair.
@@ -64,30 +64,25 @@ class Natasha2:
         x \leftarrow x - a\, (g_B(x) - g_B(y) + \mu + 2 \sigma (x - \hat x)), \qquad
         g = \nabla f + \nabla M \left[\|x - y\| - R\right]_+^2
 
-    ==========  ==================  ===============================================================
-    symbol      option              meaning
-    ==========  ==================  ===============================================================
-    gamma       gamma               the curvature searched for
-    R           radius              gamma / rho: length of a kick, radius in which an epoch stays
-    M           smoothness          the gradient is M-Lipschitz
-    a           lr                  of an epoch; by default 0.3 / M
-    sigma       proximal            weight of the pull to the start of a sub-epoch; by default gamma
-    B, b        epoch_batch,        samples of mu and of a step; batch_size=None: all of them, by
-                batch_size          full gradients and products
-    p, m        sub_epochs,         an epoch has p parts of m steps
-                sub_steps
-    T           oja_steps           of one run of Oja's method, each with `oja_batch` samples; its
-                                    result is judged on T * oja_batch other samples
-    eta_o       oja_lr              at most 1/M; by default half of it
-    \           oja_runs            ln(1 / failure): runs of which the best counts
-    N           max_epochs          epochs after which the method finishes
-    \           output              what a run or sub-epoch gives: "last" (the last direction, the
-                                    mean of the iterates) or "random", the paper's uniformly chosen
-                                    iterate
-    \           sign                of a kick: "random", as in the paper, or "lower": to the side
-                                    where f is lower on B samples, which is counted
-    \           polish_steps        at the end, SGD from a random stored pair; 0: return y instead
-    ==========  ==================  ===============================================================
+    Args:
+        gamma: the curvature searched for.
+        radius: R = gamma / rho: length of a kick, and radius in which an epoch stays.
+        smoothness: M: the gradient is M-Lipschitz.
+        lr: a, of an epoch; by default 0.3 / M.
+        proximal: sigma, the weight of the pull to the start of a sub-epoch; by default gamma.
+        epoch_batch, batch_size: samples of mu and of a step; batch_size=None means all samples, by
+            full gradients and products.
+        sub_epochs, sub_steps: an epoch has p parts of m steps.
+        oja_steps, oja_batch: T steps of one run of Oja's method, with so many samples each; the
+            result is judged on T * oja_batch other samples.
+        oja_lr: eta_o, at most 1/M; by default half of that.
+        oja_runs: runs of which the best counts, ln(1 / failure).
+        max_epochs: epochs after which the method finishes.
+        output: what a run or sub-epoch gives: "last" (the last direction, the mean of the iterates)
+            or "random", the paper's uniformly chosen iterate.
+        sign: of a kick: "random", as in the paper, or "lower": to the side where f is lower on
+            `epoch_batch` samples, which is counted.
+        polish_steps: steps of SGD at the end, from a random stored pair; 0 returns y instead.
 
     Algorithms 1 (Natasha1.5) and 2 (Natasha2) of the paper with Oja's method for the search. Each
     step is one of Oja's method, of an epoch, or of the polish. Differs from the paper in batches
@@ -97,7 +92,8 @@ class Natasha2:
     crosses a saddle region of width W in (W / R)^2 kicks, not in W / R.
 
     References:
-        Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv 1708.08694.
+        Z. Allen-Zhu: Natasha 2: faster non-convex optimization than SGD. NeurIPS 2018, arXiv
+        1708.08694.
     """
 
     gamma: float = 0.1
@@ -122,13 +118,8 @@ class Natasha2:
     is_batched: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require_positive(self, "gamma", "radius", "smoothness")
-        for name in ("lr", "oja_lr"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
-        if self.proximal is not None:
-            require_at_least_zero(self, "proximal")
-        require_at_least_zero(self, "polish_steps")
+        require_positive(self, "gamma", "radius", "smoothness", *given(self, "lr", "oja_lr"))
+        require_at_least_zero(self, "polish_steps", *given(self, "proximal"))
         require_batch(self.batch_size)
         require_at_least(self, epoch_batch=1, sub_epochs=1, sub_steps=1, max_epochs=1)
         require_at_least(self, oja_steps=1, oja_batch=1, oja_runs=1)
@@ -180,7 +171,7 @@ class Natasha2:
         if state.count == 0:
             state.direction = unit_sphere(state.seed, state.step, state.x, _OJA_STREAM)
             self._choose(state, self.oja_steps)
-        image = self._hvp(oracle, state, state.direction, self.oja_batch)
+        image = self._hvp(oracle, state, state.direction)
         rate = 0.5 / self.smoothness if self.oja_lr is None else self.oja_lr
         moved = state.direction - rate * image
         length = moved.norm()
@@ -191,9 +182,7 @@ class Natasha2:
             state.kept = state.direction
         if state.count < self.oja_steps:
             return
-        # Fresh samples: the next words of this step's batch, after those of the step itself.
-        judged = self._hvp(oracle, state, state.kept, self.oja_batch, self.oja_steps)
-        curvature = float(state.kept @ judged)
+        curvature = float(state.kept @ self._hvp(oracle, state, state.kept, self.oja_steps))
         if curvature < state.best_curvature:
             state.best_curvature, state.best_direction = curvature, state.kept
         state.count, state.round = 0, state.round + 1
@@ -206,7 +195,12 @@ class Natasha2:
             sign = normals(state.seed, state.step, state.x[:1], _SIGN_STREAM).sign()
             kick = sign * self.radius * state.best_direction
             if self.sign == "lower":
-                here, there = (self._value(oracle, state, state.anchor + k) for k in (kick, -kick))
+                sides = (state.anchor + kick, state.anchor - kick)
+                if self.batch_size is None:
+                    here, there = (float(oracle.value(side)) for side in sides)
+                else:
+                    batch = _batch(oracle, state, self.epoch_batch)
+                    here, there = (float(oracle.sample_value(side, batch)) for side in sides)
                 kick = kick if here <= there else -kick
             state.x = state.anchor + kick
             state.anchor = state.x
@@ -259,7 +253,9 @@ class Natasha2:
     def _polish(self, oracle: Oracle, state: NatashaState) -> None:
         """SGD on the convex problem of one stored pair; later iterates count more in the mean."""
         state.count += 1
-        slope = self._penalized(state, self._grad(oracle, state))
+        size = self.batch_size
+        batch = None if size is None else _batch(oracle, state, size)
+        slope = self._penalized(state, gradient(oracle, state.x, batch))
         state.x = state.x - slope / (3.0 * self.smoothness + 0.5 * self._weight * state.count)
         state.kept = state.kept + (state.x - state.kept) * 2.0 / (state.count + 1.0)
         if state.count == self.polish_steps:
@@ -291,24 +287,14 @@ class Natasha2:
         here, there = (oracle.sample_grad(x, batch) for x in (state.x, state.anchor))
         return here - there + state.mean_grad
 
-    def _grad(self, oracle: Oracle, state: NatashaState) -> Tensor:
-        if self.batch_size is None:
-            return oracle.grad(state.x)
-        return oracle.sample_grad(state.x, _batch(oracle, state, self.batch_size))
-
-    def _value(self, oracle: Oracle, state: NatashaState, x: Tensor) -> float:
-        if self.batch_size is None:
-            return float(oracle.value(x))
-        return float(oracle.sample_value(x, _batch(oracle, state, self.epoch_batch)))
-
-    def _hvp(
-        self, oracle: Oracle, state: NatashaState, v: Tensor, size: int, times: int = 0
-    ) -> Tensor:
-        """The Hessian at y times v over `size` samples, or over `times` as many others."""
+    def _hvp(self, oracle: Oracle, state: NatashaState, v: Tensor, times: int = 0) -> Tensor:
+        """The Hessian at y times v over a batch of Oja's method, or over `times` as many others."""
         if self.batch_size is None:
             return oracle.hvp(state.anchor, v)
+        size = self.oja_batch
         batch = _batch(oracle, state, size * (1 + times))
         if times and len(batch) == size * (1 + times):
+            # Fresh samples: the next words of this step's batch, after those of the step itself.
             batch = batch[size:]
         return oracle.sample_hvp(state.anchor, v, batch)
 

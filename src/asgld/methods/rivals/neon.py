@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asgld._require import require, require_positive
 from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals
-from asgld.methods.rivals.shared import norm, pick, require_batch, unit_sphere
+from asgld.methods.rivals.shared import given, norm, pick, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Signs of steps have a stream of normals of their own.
@@ -99,9 +99,7 @@ class Neon:
 
     def __post_init__(self) -> None:
         require_positive(self, "lr", "grad_threshold", "gamma", "hessian_lipschitz")
-        for name in ("search_lr", "radius", "reach", "max_search"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
+        require_positive(self, *given(self, "search_lr", "radius", "reach", "max_search"))
         require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "0 <= momentum < 1")
         require(self.test in ("curvature", "value"), "test", self.test, "'curvature' or 'value'")
         if self.test == "value":

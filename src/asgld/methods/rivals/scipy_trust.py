@@ -3,19 +3,20 @@
 `scipy.optimize.minimize` runs to its end and cannot be paused. Here each step is a call of it from
 the current point, with the trust radius at which that point was reached and ``maxiter`` one more
 than the steps already rejected there: those are repeated from memory, so that scipy's sub-problem
-solver knows what it would know, and one new step is tried. What was computed before is remembered,
-nothing is charged twice, and points and counts are those of one uninterrupted call. scipy does not
-report the radius that it ends with, but all that decides it passes through the functions it calls,
-so its rule is applied outside.
+solver knows what it would know, and one new step is tried. The memory answers what was asked
+before, nothing is charged twice, and points and counts are those of one uninterrupted call. scipy
+does not report the radius that it ends with, but all that decides the radius passes through the
+functions that scipy calls, so its rule is applied outside.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ _TOLERANCE = 1e-8
 
 @dataclass(kw_only=True)
 class TrustState(State):
-    """What is known at x, where the search stands; None is not yet computed.
+    """The answers known at x, where the search stands; None is not yet computed.
 
     `radius` is that with which x was reached; each rejected step has shrunk it since.
     """
@@ -51,127 +52,102 @@ class TrustState(State):
     products: Tensor | None = None  # (p, d)
 
 
-@dataclass
-class _Point:
-    """A point and the answers of the oracle there."""
+class _Memory:
+    """What scipy calls instead of f: each question goes to the oracle once.
 
-    x: Array
-    value: float | None = None
-    grad: Array | None = None
-    hessian: Array | None = None
-    products: dict[bytes, Array] = field(default_factory=dict)
+    scipy looks at the current point, at the points it rejected before, of which the value alone
+    matters, and at one new point, the proposed one.
+    """
 
-    @classmethod
-    def of(cls, state: TrustState) -> Self:
-        point = cls(state.x.numpy().copy())
-        if state.value is not None:
-            point.value = float(state.value)
-        if state.grad is not None:
-            point.grad = state.grad.numpy().copy()
-        if state.hessian is not None:
-            point.hessian = state.hessian.numpy().copy()
+    def __init__(self, oracle: Oracle, state: TrustState) -> None:
+        self.calls: dict[str, Callable[..., Tensor]] = {
+            "value": oracle.value,
+            "grad": oracle.grad,
+            "hessian": oracle.hessian,
+            "hvp": oracle.hvp,
+        }
+        self.here: Array = state.x.numpy().copy()
+        self.proposed: Array | None = None
+        self.last_product = np.zeros_like(self.here)
+        points, values = state.rejected.numpy(), state.rejected_values.numpy()
+        self.rejected: dict[bytes, Array] = {
+            _key(x): np.array(value) for x, value in zip(points, values, strict=True)
+        }
+        # (kind, point, vector) -> answer
+        self.answers: dict[tuple[str, bytes, bytes], Array] = {}
+        known = {"value": state.value, "grad": state.grad, "hessian": state.hessian}
+        for kind, answer in known.items():
+            if answer is not None:
+                self.answers[kind, _key(self.here), b""] = answer.numpy().copy()
         if state.vectors is not None and state.products is not None:
-            pairs = zip(state.vectors.numpy(), state.products.numpy(), strict=True)
-            point.products = {v.tobytes(): p.copy() for v, p in pairs}
-        return point
+            for v, product in zip(state.vectors.numpy(), state.products.numpy(), strict=True):
+                self.answers["hvp", _key(self.here), v.tobytes()] = product.copy()
 
-    def state(self, radius: float, rejected: dict[bytes, float]) -> TrustState:
-        state = TrustState(
-            x=torch.from_numpy(self.x.copy()),
+    def ask(self, kind: str, x: Array, vector: Array | None = None) -> Array:
+        if _key(x) in self.rejected:
+            if kind == "value":
+                return self.rejected[_key(x)]
+            x = self.here  # derivatives at x are never used, but must be finite
+        elif self.proposed is None and not np.array_equal(x, self.here):
+            self.proposed = x.copy()
+        question = kind, _key(x), b"" if vector is None else np.array(vector).tobytes()
+        if question not in self.answers:
+            # Copies: scipy reuses some of its arrays.
+            arguments = [np.array(a, dtype=np.float64) for a in (x, vector) if a is not None]
+            answer = self.calls[kind](*map(torch.from_numpy, arguments)).detach().numpy().copy()
+            if not np.isfinite(answer).all():
+                if kind != "value":
+                    raise FloatingPointError
+                # scipy would propose a point of value nan again and again; it rejects infinity.
+                answer = self.rejected[_key(x)] = np.array(math.inf)
+            self.answers[question] = answer
+        if kind == "hvp":
+            self.last_product = self.answers[question]
+        return self.answers[question]
+
+    def value(self, x: Array) -> float:
+        return float(self.ask("value", x))
+
+    def state(self, x: Array, radius: float, rejected: dict[bytes, Array]) -> TrustState:
+        """The state of a search that stands at x."""
+        here = {
+            (kind, vector): torch.from_numpy(answer.copy())
+            for (kind, point, vector), answer in self.answers.items()
+            if point == _key(x)
+        }
+        products = {vector: answer for (kind, vector), answer in here.items() if kind == "hvp"}
+        return TrustState(
+            x=torch.from_numpy(x.copy()),
             radius=radius,
-            rejected=_rows(rejected, len(self.x)),
-            rejected_values=torch.tensor(list(rejected.values()), dtype=torch.float64),
+            rejected=_rows(rejected, len(x)),
+            rejected_values=torch.from_numpy(np.array([*rejected.values()], dtype=np.float64)),
+            value=here.get(("value", b"")),
+            grad=here.get(("grad", b"")),
+            hessian=here.get(("hessian", b"")),
+            vectors=_rows(products, len(x)) if products else None,
+            products=torch.stack(list(products.values())) if products else None,
         )
-        if self.value is not None:
-            state.value = torch.tensor(self.value, dtype=torch.float64)
-        if self.grad is not None:
-            state.grad = torch.from_numpy(self.grad.copy())
-        if self.hessian is not None:
-            state.hessian = torch.from_numpy(self.hessian.copy())
-        if self.products:
-            state.vectors = _rows(self.products, len(self.x))
-            state.products = torch.from_numpy(np.stack(list(self.products.values())))
-        return state
 
 
-def _rows(keys: dict[bytes, Any], dim: int) -> Tensor:
+def _key(x: Array) -> bytes:
+    """The point as a key; adding 0 makes 0 of -0, which compare equal."""
+    return (x + 0.0).tobytes()
+
+
+def _rows(keys: Collection[bytes], dim: int) -> Tensor:
     """The vectors that serve as keys."""
     return torch.from_numpy(np.frombuffer(b"".join(keys)).reshape(-1, dim).copy())
 
 
-class _Watch:
-    """What scipy calls instead of f: it asks the oracle once, and remembers.
-
-    scipy looks at the current point, at the points it rejected before, of which the value alone
-    matters, and at one new point.
-    """
-
-    def __init__(self, oracle: Oracle, state: TrustState) -> None:
-        self.oracle = oracle
-        self.here = _Point.of(state)
-        self.rejected = {
-            x.tobytes(): float(value)
-            for x, value in zip(state.rejected.numpy(), state.rejected_values, strict=True)
-        }
-        self.proposed: _Point | None = None
-        self.last_product = np.zeros_like(self.here.x)
-
-    def _at(self, x: Array) -> _Point:
-        if np.array_equal(x, self.here.x):
-            return self.here
-        if x.tobytes() in self.rejected:
-            # Derivatives there are never used, but must be finite.
-            return _Point(x, self.rejected[x.tobytes()], self.here.grad, self.here.hessian)
-        if self.proposed is None:
-            self.proposed = _Point(x.copy())
-        assert np.array_equal(x, self.proposed.x)
-        return self.proposed
-
-    def value(self, x: Array) -> float:
-        point = self._at(x)
-        if point.value is None:
-            value = float(self._ask(self.oracle.value, x))
-            # scipy would propose a point of value nan again and again; it rejects infinity.
-            point.value = value if math.isfinite(value) else math.inf
-            if value != point.value:
-                point.grad, point.hessian = self.here.grad, self.here.hessian
-        return point.value
-
-    def grad(self, x: Array) -> Array:
-        point = self._at(x)
-        if point.grad is None:
-            point.grad = _finite(self._ask(self.oracle.grad, x))
-        return point.grad
-
-    def hessian(self, x: Array) -> Array:
-        point = self._at(x)
-        if point.hessian is None:
-            point.hessian = _finite(self._ask(self.oracle.hessian, x))
-        return point.hessian
-
-    def hvp(self, x: Array, vector: Array) -> Array:
-        known = self._at(x).products
-        key = np.array(vector).tobytes()
-        if key not in known:
-            known[key] = _finite(self._ask(self.oracle.hvp, x, vector))
-        self.last_product = known[key]
-        return self.last_product
-
-    def _ask(self, call: Callable[..., Tensor], *arguments: Array) -> Array:
-        # Copies: scipy reuses some of its arrays.
-        answer = call(*(torch.from_numpy(np.array(a, dtype=np.float64)) for a in arguments))
-        return answer.detach().numpy().copy()
-
-
-def _finite(answer: Array) -> Array:
-    if not np.isfinite(answer).all():
-        raise FloatingPointError
-    return answer
-
-
 @dataclass(frozen=True)
 class _ScipyTrust(ABC):
-    """Common part of the two methods."""
+    """Common part of the two methods, which end where the gradient is small, at a saddle too.
+
+    Args:
+        radius: the first r.
+        max_radius: the largest.
+        grad_tol: end at a gradient norm below this.
+    """
 
     radius: float = 1.0
     max_radius: float = 1000.0
@@ -186,16 +162,19 @@ class _ScipyTrust(ABC):
         require(self.radius <= self.max_radius, "radius", self.radius, allowed)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TrustState:
-        return _Point(x0.detach().numpy().copy()).state(self.radius, {})
+        none = x0.new_zeros(0, len(x0))
+        return TrustState(
+            x=x0.clone(), radius=self.radius, rejected=none, rejected_values=none[:, 0]
+        )
 
     def step(self, oracle: Oracle, state: TrustState) -> TrustState:
-        watch = _Watch(oracle, state)
-        num_rejected = len(watch.rejected)
+        memory = _Memory(oracle, state)
+        num_rejected = len(memory.rejected)
         try:
             result = _import_minimize()(
-                watch.value,
-                watch.here.x.copy(),
-                jac=watch.grad,
+                memory.value,
+                memory.here.copy(),
+                jac=partial(memory.ask, "grad"),
                 method=self.name,
                 options={
                     "initial_trust_radius": state.radius,
@@ -204,36 +183,36 @@ class _ScipyTrust(ABC):
                     "gtol": self.grad_tol,
                     "maxiter": num_rejected + 1,
                 },
-                **self._curvature(watch),
+                **self._curvature(memory),
             )
         except FloatingPointError:
             state.x = torch.full_like(state.x, math.nan)
             return state
-        proposed = watch.proposed
-        if proposed is None:
-            next_state = watch.here.state(state.radius, watch.rejected)
-        elif np.array_equal(result.x, proposed.x):
-            radius = self._next_radius(watch, proposed.x, state.radius * _SHRINK**num_rejected)
-            next_state = proposed.state(radius, {})
+        proposed = memory.proposed
+        if proposed is not None and np.array_equal(result.x, proposed):
+            radius = self._next_radius(memory, proposed, state.radius * _SHRINK**num_rejected)
+            after = memory.state(proposed, radius, {})
         else:
-            watch.rejected[proposed.x.tobytes()] = watch.value(proposed.x)
-            next_state = watch.here.state(state.radius, watch.rejected)
+            if proposed is not None:
+                memory.rejected[_key(proposed)] = memory.ask("value", proposed)
+            after = memory.state(memory.here, state.radius, memory.rejected)
         if int(result.status) != 1:
-            next_state.finished, next_state.message = True, str(result.message)
+            after.finished, after.message = True, str(result.message)
         elif proposed is None:
-            next_state.finished, next_state.message = True, "steps are below the rounding of x"
-        return next_state
+            after.finished, after.message = True, "steps are below the rounding of x"
+        return after
 
     @abstractmethod
-    def _curvature(self, watch: _Watch) -> dict[str, Any]:
+    def _curvature(self, memory: _Memory) -> dict[str, Any]:
         """What scipy is told of second derivatives."""
 
-    def _next_radius(self, watch: _Watch, proposed: Array, radius: float) -> float:
+    def _next_radius(self, memory: _Memory, proposed: Array, radius: float) -> float:
         """scipy's rule after a step that it accepted."""
-        x, grad, step = watch.here.x, watch.grad(watch.here.x), proposed - watch.here.x
-        product = self._product(watch, step)
+        x = memory.here
+        grad, step = memory.ask("grad", x), proposed - x
+        product = self._product(memory, step)
         predicted = -float(grad @ step + 0.5 * step @ product)
-        ratio = (watch.value(x) - watch.value(proposed)) / predicted
+        ratio = (memory.value(x) - memory.value(proposed)) / predicted
         if ratio < _POOR:
             return _SHRINK * radius
         if ratio > _GOOD and self._hits_boundary(step, product, grad, radius):
@@ -241,15 +220,12 @@ class _ScipyTrust(ABC):
         return radius
 
     @abstractmethod
-    def _product(self, watch: _Watch, step: Array) -> Array:
+    def _product(self, memory: _Memory, step: Array) -> Array:
         """The Hessian at the current point times the step, at no charge."""
 
     @abstractmethod
     def _hits_boundary(self, step: Array, product: Array, grad: Array, radius: float) -> bool:
         """Whether the solver says that the step ends at the trust radius."""
-
-
-# ---- trust-krylov: Felix Lenders, Christian Kirches, Andreas Potschka, 2018 ----
 
 
 @dataclass(frozen=True)
@@ -259,13 +235,8 @@ class TrustKrylov(_ScipyTrust):
     .. math:: x_{k+1} = x_k + \arg\min_{\|s\| \le r_k} \left( \nabla f(x_k)^\top s
               + \tfrac12 s^\top \nabla^2 f(x_k) s \right)
 
-    ``scipy.optimize.minimize(method="trust-krylov")`` one iteration at a time. It ends where the
-    gradient is small, at a saddle too; from an exact saddle it does not move.
-
-    Args:
-        radius: the first r.
-        max_radius: the largest.
-        grad_tol: end at a gradient norm below this.
+    ``scipy.optimize.minimize(method="trust-krylov")`` one iteration at a time. From an exact saddle
+    it does not move.
 
     References:
         F. Lenders, C. Kirches, A. Potschka: trlib: a vector-free implementation of the GLTR method
@@ -273,23 +244,17 @@ class TrustKrylov(_ScipyTrust):
     """
 
     name: ClassVar[str] = "trust-krylov"
+    needs: ClassVar[frozenset[str]] = frozenset({"value", "grad", "hvp"})
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"value", "grad", "hvp"})
+    def _curvature(self, memory: _Memory) -> dict[str, Any]:
+        return {"hessp": partial(memory.ask, "hvp")}
 
-    def _curvature(self, watch: _Watch) -> dict[str, Any]:
-        return {"hessp": watch.hvp}
-
-    def _product(self, watch: _Watch, step: Array) -> Array:
+    def _product(self, memory: _Memory, step: Array) -> Array:
         # scipy's last product is the one with the step, for its prediction.
-        return watch.last_product
+        return memory.last_product
 
     def _hits_boundary(self, step: Array, product: Array, grad: Array, radius: float) -> bool:
         return bool(np.linalg.norm(step) >= (1.0 - _TOLERANCE) * radius)
-
-
-# ---- trust-exact: Jorge Moré, Danny Sorensen, 1983 ----
 
 
 @dataclass(frozen=True)
@@ -300,13 +265,7 @@ class TrustExact(_ScipyTrust):
     positive definite and the step is short enough.
 
     ``scipy.optimize.minimize(method="trust-exact")`` one iteration at a time. It asks for the
-    Hessian at every proposed point, also of rejected steps. It ends where the gradient is small, at
-    a saddle too.
-
-    Args:
-        radius: the first r.
-        max_radius: the largest.
-        grad_tol: end at a gradient norm below this.
+    Hessian at every proposed point, also of rejected steps.
 
     References:
         J. Moré, D. Sorensen: Computing a trust region step. SIAM Journal on Scientific and
@@ -314,16 +273,13 @@ class TrustExact(_ScipyTrust):
     """
 
     name: ClassVar[str] = "trust-exact"
+    needs: ClassVar[frozenset[str]] = frozenset({"value", "grad", "hessian"})
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"value", "grad", "hessian"})
+    def _curvature(self, memory: _Memory) -> dict[str, Any]:
+        return {"hess": partial(memory.ask, "hessian")}
 
-    def _curvature(self, watch: _Watch) -> dict[str, Any]:
-        return {"hess": watch.hessian}
-
-    def _product(self, watch: _Watch, step: Array) -> Array:
-        product: Array = watch.hessian(watch.here.x) @ step
+    def _product(self, memory: _Memory, step: Array) -> Array:
+        product: Array = memory.ask("hessian", memory.here) @ step
         return product
 
     def _hits_boundary(self, step: Array, product: Array, grad: Array, radius: float) -> bool:

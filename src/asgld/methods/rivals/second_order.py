@@ -17,14 +17,14 @@ from torch import Tensor
 
 from asgld._require import require, require_at_least, require_at_least_zero, require_positive
 from asgld.methods.base import SeededState, normals
-from asgld.methods.rivals.curvature_search import (
-    SECOND_ORDER,
+from asgld.methods.rivals.shared import (
     CurvatureMethod,
+    at_second_order,
     finite,
     hessian_at,
     lowest_curvature,
+    require_probability,
 )
-from asgld.methods.rivals.shared import require_probability
 from asgld.methods.rivals.subproblem import (
     Eigen,
     Solution,
@@ -59,9 +59,6 @@ def _eigen(oracle: Oracle, x: Tensor) -> Eigen:
     hessian = finite(oracle.hessian(x))
     oracle.tally("eigh")
     return Eigen.of(hessian)
-
-
-# ---- Cubic regularization of Newton's method: Yurii Nesterov, Boris Polyak, 2006 ----
 
 
 @dataclass(kw_only=True)
@@ -103,9 +100,9 @@ class CubicNewton(CurvatureMethod):
     0.25
 
     References:
-        Cubic regularization of Newton method and its global performance. Mathematical Programming
-        108, 2006.  C. Cartis, N. Gould, P. Toint: Adaptive cubic regularisation methods for
-        unconstrained optimization. Mathematical Programming 127, 2011.
+        Y. Nesterov, B. Polyak: Cubic regularization of Newton method and its global performance.
+        Mathematical Programming 108, 2006.  C. Cartis, N. Gould, P. Toint: Adaptive cubic
+        regularisation methods for unconstrained optimization. Mathematical Programming 127, 2011.
     """
 
     regularization: float = 1.0
@@ -142,10 +139,9 @@ class CubicNewton(CurvatureMethod):
     def _advance(self, oracle: Oracle, state: CubicNewtonState) -> CubicNewtonState:
         gradient = finite(oracle.grad(state.x))
         is_small = float(gradient.norm()) <= self.eps
-        prepare = self._prepare_exact if self.solver == "exact" else self._prepare_krylov
-        solve, lowest = prepare(oracle, state, gradient, is_small)
+        solve, lowest = self._prepare(oracle, state, gradient, is_small)
         if is_small and lowest >= -self.gamma:
-            return replace(state, finished=True, message=SECOND_ORDER)
+            return at_second_order(state)
         weight = state.regularization
         for _ in range(self.max_trials):
             solution = solve(weight)
@@ -162,17 +158,16 @@ class CubicNewton(CurvatureMethod):
             weight *= 2.0
         return replace(state, finished=True, message=_STUCK)
 
-    def _prepare_exact(
+    def _prepare(
         self, oracle: Oracle, state: CubicNewtonState, gradient: Tensor, is_small: bool
     ) -> tuple[Callable[[float], Solution], float]:
-        """What minimizes the model at x for a given regularization, and lambda_min."""
-        eigen = _eigen(oracle, state.x)
-        return partial(cubic_exact, gradient, eigen), eigen.smallest
+        """A function that minimizes the model at x for a regularization, and lambda_min.
 
-    def _prepare_krylov(
-        self, oracle: Oracle, state: CubicNewtonState, gradient: Tensor, is_small: bool
-    ) -> tuple[Callable[[float], Solution], float]:
-        """The same by products; lambda_min, or rather a lower bound, only where it decides."""
+        By products it is a lower bound of lambda_min, found only where it decides.
+        """
+        if self.solver == "exact":
+            eigen = _eigen(oracle, state.x)
+            return partial(cubic_exact, gradient, eigen), eigen.smallest
         hessian, lowest = hessian_at(oracle, state.x), -math.inf
         probe = normals(state.seed, state.step, state.x, _PROBE_STREAM)
         if is_small:
@@ -180,9 +175,6 @@ class CubicNewton(CurvatureMethod):
             curvature, probe = lowest_curvature(hessian, probe, accuracy, self.failure)
             lowest = curvature - accuracy
         return partial(cubic_krylov, gradient, hessian, probe=probe), lowest
-
-
-# ---- TRACE: Frank Curtis, Daniel Robinson, Mohammadreza Samadi, 2017 ----
 
 
 @dataclass(kw_only=True)
@@ -232,8 +224,8 @@ class Trace(CurvatureMethod):
         eps, gamma: where to finish: at \|g\| <= eps and lambda_min >= -gamma.
 
     References:
-        A trust region algorithm with a worst-case iteration complexity of O(eps^(-3/2)) for
-        nonconvex optimization. Mathematical Programming 162, 2017.
+        F. Curtis, D. Robinson, M. Samadi: A trust region algorithm with a worst-case iteration
+        complexity of O(eps^(-3/2)) for nonconvex optimization. Mathematical Programming 162, 2017.
     """
 
     radius: float = 1.0
@@ -317,14 +309,13 @@ class Trace(CurvatureMethod):
         """Derivatives at x, and whether to finish there."""
         gradient, eigen = finite(oracle.grad(state.x)), _eigen(oracle, state.x)
         is_done = float(gradient.norm()) <= self.eps and eigen.smallest >= -self.gamma
-        return replace(
+        return at_second_order(
             state,
+            is_done,
             gradient=gradient,
             eigenvalues=eigen.values,
             eigenvectors=eigen.vectors,
             is_known=True,
-            finished=is_done,
-            message=SECOND_ORDER if is_done else "",
         )
 
     def _contracted(self, state: TraceState, solution: Solution, length: float) -> float:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -49,6 +49,8 @@ _NEGLIGIBLE = 1e-14
 _TINY = 1e-250
 # What the Krylov solver may overlook, as a share of the largest eigenvalue, and how probably.
 _HIDDEN, _MISS = 1e-3, 1e-3
+# The largest dimension of its space, and its residual in units of |g| + M |s|^2 / 2.
+_MAX_KRYLOV, _RESIDUAL = 200, 1e-10
 _EPS = torch.finfo(torch.float64).eps
 _MAX_NEWTON = 500
 
@@ -221,18 +223,14 @@ def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def cubic_krylov(
-    gradient: Tensor,
-    hvp: Hvp,
-    regularization: float,
-    *,
-    probe: Tensor | None = None,
-    max_dim: int | None = None,
-    tolerance: float = 1e-10,
+    gradient: Tensor, hvp: Hvp, regularization: float, *, probe: Tensor | None = None
 ) -> Solution:
     r"""Minimize the cubic model over the Krylov space of g, or of g and a probe.
 
     Lanczos with full orthogonalization; with two start vectors, the band form of it. All
-    multipliers share the space, so that the projected model is solved exactly.
+    multipliers share the space, so that the projected model is solved exactly. It stops after 200
+    products, or once the residual is rounding and, with a probe, a lower eigenvalue than those seen
+    is unlikely.
 
     Args:
         gradient: g, of shape (d,).
@@ -241,10 +239,6 @@ def cubic_krylov(
         probe: a random vector, or better an approximation of the lowest eigenvector. Without one
             neither the hard case nor the way out of g = 0 can be seen: the Krylov space of g never
             leaves the invariant subspaces that hold g.
-        max_dim: the largest dimension of the space, and number of products; by default
-            min(d, 200).
-        tolerance: stop once the residual is at most tolerance (\|g\| + M \|s\|^2 / 2) and, with a
-            probe, a lower eigenvalue than those seen is unlikely.
 
     >>> hessian = torch.diag(torch.tensor([-1.0, 2.0, 3.0], dtype=torch.float64))
     >>> gradient = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)
@@ -253,38 +247,26 @@ def cubic_krylov(
     (3, 2.0)
     """
     _check_positive("regularization", regularization)
-    dim = len(gradient)
-    max_dim = min(dim, 200) if max_dim is None else min(dim, max_dim)
-    if max_dim < 1:
-        raise ValueError(f"max_dim={max_dim}: need at least 1")
+    max_dim = min(len(gradient), _MAX_KRYLOV)
     basis: list[Tensor] = []
     for vector in (gradient, probe):
-        _append(basis, vector)
-    if not basis:
-        return Solution(torch.zeros_like(gradient), 0.0, 0.0)
-
+        if vector is not None:
+            _append(basis, vector)
+    solution, is_done = Solution(torch.zeros_like(gradient), 0.0, 0.0), False
     products: list[Tensor] = []
     next_check = len(basis)  # what the probe tells is known once it was multiplied
-    solution: Solution | None = None
-    while len(products) < min(len(basis), max_dim):
+    while not is_done and len(products) < min(len(basis), max_dim):
         products.append(hvp(basis[len(products)]))
         _append(basis, products[-1])
         is_last = len(products) == min(len(basis), max_dim)
         if is_last or len(products) >= next_check:
             next_check = len(products) + max(1, len(products) // 8)
-            solution, is_done = _project(
-                gradient, basis, products, regularization, tolerance, probe
-            )
-            if is_done:
-                break
-    assert solution is not None
+            solution, is_done = _project(gradient, basis, products, regularization, probe)
     return solution
 
 
-def _append(basis: list[Tensor], vector: Tensor | None) -> None:
+def _append(basis: list[Tensor], vector: Tensor) -> None:
     """Add the part of the vector that is new, normalized, if there is one."""
-    if vector is None:
-        return
     size = float(vector.norm())
     if size < _TINY:
         return
@@ -304,7 +286,6 @@ def _project(
     basis: list[Tensor],
     products: list[Tensor],
     regularization: float,
-    tolerance: float,
     probe: Tensor | None,
 ) -> tuple[Solution, bool]:
     """Solve the model in the span of the vectors that were multiplied; say if that is enough."""
@@ -315,20 +296,12 @@ def _project(
     step = frame.mT @ inner.step
     residual = float((gradient + images.mT @ inner.step + inner.multiplier * step).norm())
     size = float(step.norm())
-    is_done = residual <= tolerance * (float(gradient.norm()) + 0.5 * regularization * size**2)
+    is_done = residual <= _RESIDUAL * (float(gradient.norm()) + 0.5 * regularization * size**2)
     if probe is not None and len(basis) > num:
         coupling = images @ torch.stack(basis[num:]).mT
         is_done &= not _may_hide_lower(eigen, frame @ (probe / probe.norm()), coupling, len(probe))
-    solution = Solution(
-        step=step,
-        multiplier=inner.multiplier,
-        model_decrease=inner.model_decrease,
-        residual=residual,
-        num_hvp=num,
-        is_hard_case=inner.is_hard_case,
-        mirror=None if inner.mirror is None else frame.mT @ inner.mirror,
-    )
-    return solution, is_done
+    mirror = None if inner.mirror is None else frame.mT @ inner.mirror
+    return replace(inner, step=step, residual=residual, num_hvp=num, mirror=mirror), is_done
 
 
 def _may_hide_lower(eigen: Eigen, probe: Tensor, coupling: Tensor, dim: int) -> bool:
@@ -356,7 +329,6 @@ def cubic_descent(
     *,
     smoothness: float,
     perturbation: Tensor | None = None,
-    step_size: float | None = None,
     from_zero: bool = False,
     max_steps: int = 1000,
     tolerance: float = 0.0,
@@ -364,7 +336,8 @@ def cubic_descent(
 ) -> Solution:
     r"""Minimize the cubic model by gradient descent (Carmon and Duchi).
 
-    .. math:: s \leftarrow s - h\, (b + H s + \tfrac{M}{2} \|s\| s), \qquad b = g + p
+    .. math:: s \leftarrow s - h\, (b + H s + \tfrac{M}{2} \|s\| s), \qquad b = g + p, \qquad
+              h = 1 / 4 (\|H\| + M R / 2) \text{ with R a bound on the solution}
 
     Args:
         gradient: g, of shape (d,).
@@ -373,7 +346,6 @@ def cubic_descent(
         smoothness: at least \|H\|; sets the step size.
         perturbation: p, a small random vector, without which the hard case and g = 0 cannot be
             left. The decrease and the residual refer to g.
-        step_size: h, by default :math:`1 / 4 (\|H\| + M R / 2)` with R a bound on the solution.
         from_zero: start at 0 instead of at the Cauchy point, the minimizer along -b.
         max_steps: each costs one product.
         tolerance: stop once the gradient of the (perturbed) model is at most this.
@@ -401,10 +373,9 @@ def cubic_descent(
         num_hvp += 1
         length = cauchy_length(size, float(direction @ image), regularization)
         step, image = length * direction, length * image
-    if step_size is None:
-        reach = smoothness / (2.0 * half)
-        radius = reach + math.sqrt(reach**2 + size / half)
-        step_size = 1.0 / (4.0 * (smoothness + half * radius))
+    reach = smoothness / (2.0 * half)
+    radius = reach + math.sqrt(reach**2 + size / half)
+    step_size = 1.0 / (4.0 * (smoothness + half * radius))
     for _ in range(max_steps):
         slope = target + image + half * step.norm() * step
         if float(slope.norm()) <= tolerance:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parent / "docs" / "playground"
+_FOLDER = Path(__file__).parent.parent / "docs" / "playground"
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 _PLACE = '<div id="pg-root"></div>'
 

@@ -1,1 +1,0 @@
-"""Declarations of experiments: what is run, with which settings, and what is read off."""

@@ -1,0 +1,161 @@
+"""What a case is: an optimizer, its parameters, and a list of operations, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import asgld
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    name: getattr(asgld, name) for name in ("ASGLD", "AGLD", "ASG", "SGLD", "PSGLD", "NetworkASGLD")
+}
+REFUSED = {
+    "ASG": ("sigma", "beta", "noise"),
+    "SGLD": ("alpha", "beta", "noise_bound"),
+    "PSGLD": ("alpha", "beta"),
+    "NetworkASGLD": ("alpha", "beta", "sigma", "noise_bound"),
+}
+BACKENDS: dict[str, dict[str, Any]] = {
+    "loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True, "fused": None},
+    "fused": {"foreach": None, "fused": True},
+    "default": {"foreach": None, "fused": None},
+}
+# Legal values of every knob.
+_LEGAL: dict[str, list[Any]] = {
+    "lr": [0.1, 0.03, 0.5, 0.0, "tensor 0.05", "tensor [0.1]"],
+    "alpha": [0.0, 1.0, 2.0, 0.7, 1.5],
+    "beta": [0.0, 0.5, 1.0, 2.0, 1.3, math.inf],
+    "sigma": [0.0, 0.1, 0.02],
+    "delta": [0.01, 0.5, 1e-3],
+    "d_init": [1.0, 0.3, 3.0],
+    "weight_decay": [0.0, 0.1, 0.5],
+    "seed": [0, 77, 2**63 + 5],
+    "maximize": [False, True],
+    "sum_dtype": [None, torch.float32, torch.bfloat16, torch.float64],
+    "stochastic_rounding": [False, True],
+    "decay": [None, 0.9, 0.99],
+    "momentum": [0.0, 0.9, 0.5],
+    "clip": [None, 0.25, 0.0],
+    "annealing": [0.0, 1.0, 0.5],
+    "opposed": [1.0, 0.0, -0.3, -1.0],
+    "noise": [None, 0.3],
+    "noise_bound": [None, 2.0],
+}
+_ILLEGAL: dict[str, list[Any]] = {
+    "lr": [-1.0, math.nan, "fast", None, "tensor [0.1, 0.2]", "tensor nan"],
+    "alpha": [3.0, "one"],
+    "beta": [-1.0],
+    "sigma": [-1.0, math.nan],
+    "delta": [-0.1],
+    "d_init": [math.inf],
+    "weight_decay": [math.inf],
+    "seed": [-1, 0.5],
+    "decay": [2.0],
+    "momentum": [1.5],
+    "clip": [-1.0],
+    "annealing": [math.nan],
+    "opposed": [2.0],
+    "fused and foreach": [True],
+}
+ILLEGAL = [(name, value) for name, values in _ILLEGAL.items() for value in values]
+DEFAULTS = asgld.ASGLD([torch.zeros(1)]).defaults
+KNOBS = {name: values for name, values in _LEGAL.items() if name in DEFAULTS}
+NO_KNOBS = {"foreach", "fused", "capturable", "differentiable"}
+# A sum keeps the dtype that it was made with.
+CHANGEABLE = [name for name in KNOBS if name != "sum_dtype"]
+
+SHAPES = [(), (0,), (3, 0), (1,), (2,), (5,), (16,), (33,), (4, 4), (3, 5), (8, 6), (2, 3, 4, 2)]
+LARGE = [(70,), (300,), (16, 40), (4099,), (20_000,)]
+LAYOUTS = ["contiguous"] * 4 + ["transposed", "strided", "channels-last", "offset", "padded"]
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "complex64": torch.complex64,
+    "complex128": torch.complex128,
+}
+OTHER_DTYPES = {
+    torch.float32: [torch.float64, torch.bfloat16, torch.float16],
+    torch.float64: [torch.float32],
+    torch.bfloat16: [torch.float32, torch.float16],
+    torch.float16: [torch.float32, torch.bfloat16],
+    torch.complex64: [torch.complex128],
+    torch.complex128: [torch.complex64],
+}
+NARROWER = {torch.float32: [torch.bfloat16, torch.float16], torch.float64: [torch.float32]}
+HAS_GRAD_DTYPE = hasattr(torch.zeros(1), "grad_dtype")
+GRADIENTS = [
+    "fresh", "none", "zero", "nan", "inf", "strided", "expanded", "expanded rows", "transposed",
+    "channels-last", "offset", "padded", "negative", "conjugated", "alias", "alias transposed",
+    "other dtype",
+]  # fmt: skip
+MAX_STEP = 2**32 - 1
+
+# Errors for users. Any other error, such as a KeyError, is a bug of the library.
+ERRORS = (ValueError, TypeError, RuntimeError)
+
+# Relative and absolute difference of twins after one step from equal values of the size of one.
+# Normals are off by 5 units in the last place and powers by 3, and terms may cancel. Rounding to
+# half precision, perhaps at random, adds one unit.
+TOLERANCES = {
+    torch.float32: (1e-5, 1e-5),
+    torch.float64: (1e-12, 1e-12),
+    torch.bfloat16: (2.0**-7, 1e-5),
+    torch.float16: (2.0**-10, 1e-5),
+}
+
+
+class Finding(AssertionError):
+    """Properties that do not hold, the worst first, and the operation after which they fail."""
+
+    def __init__(self, faults: list[str], place: str) -> None:
+        self.faults, self.place = faults, place
+        super().__init__("; ".join(faults) + f" (at {place})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A parameter."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A case as plain data, which prints as text that a person can follow."""
+
+    number: int
+    optimizer: str
+    options: dict[str, Any]
+    groups: list[tuple[dict[str, Any], list[Spec]]]
+    is_named: bool
+    backend: str
+    operations: list[tuple[Any, ...]]
+
+    def __str__(self) -> str:
+        def knobs(options: dict[str, Any]) -> str:
+            return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+        lines = [
+            f"case {self.number}: {self.optimizer}({knobs(self.options)}), "
+            f"{'named' if self.is_named else 'unnamed'}, {self.backend} against the loop"
+        ]
+        i = 0
+        for number, (options, specs) in enumerate(self.groups):
+            lines.append(f"  group {number}: {knobs(options)}")
+            for spec in specs:
+                lines.append(f"    parameter {i}: {spec.dtype} {spec.shape} {spec.layout}")
+                i += 1
+        for number, (name, *arguments) in enumerate(self.operations):
+            lines.append(f"  {number}. {name.replace('_', ' ')} {' '.join(map(str, arguments))}")
+        return "\n".join(lines)

@@ -1,0 +1,106 @@
+"""Escapes: the recursion of the theory against runs of the optimizer, and the claims on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_report import assert_flips, change
+
+from asgld_study.engine import Outcomes, measure
+from asgld_study.page import Row
+from asgld_study.paper import escape
+from asgld_study.paper.escape import Setting
+
+SETTINGS = [
+    Setting(alpha=0.0, beta=1.0, gamma=0.5, k0=0, dim=8, rotated=False),
+    Setting(alpha=0.0, beta=2.0, gamma=1.0, k0=100, dim=64, rotated=True),
+    Setting(alpha=0.5, beta=1.0, gamma=0.5, k0=100, dim=8, rotated=True),
+    Setting(alpha=1.0, beta=1.0, gamma=0.5, k0=100, dim=8, rotated=False),
+    Setting(alpha=1.0, beta=2.0, gamma=1.0, k0=0, dim=64, rotated=False),
+]
+
+
+def _rows(settings: Sequence[Setting], replicas: int = 200) -> list[Row]:
+    found = measure(escape.grid_tasks(settings, replicas))
+    return [escape.grid_row(result.value) for result in found if result.value is not None]
+
+
+def test_recursion_predicts_escape_times_of_the_optimizer() -> None:
+    """Ratio of medians over 200 chains. The times have a coefficient of variation near 0.5, so a
+    median over 200 has a standard error near 5 %: single settings may err by 5 of those, the
+    median over the settings by 10 %."""
+    rows = _rows(SETTINGS)
+    for criterion in escape.CRITERIA:
+        ratios = [row[f"{criterion}_ratio"] for row in rows]
+        assert max(abs(np.log(ratios))) < 0.25
+        assert 0.9 <= np.median(ratios) <= 1.1
+
+
+@pytest.mark.slow
+def test_recursion_predicts_escape_times_over_the_whole_grid() -> None:
+    assert len(escape.GRID) >= 100
+    rows = _rows(escape.GRID)
+    for criterion in escape.CRITERIA:
+        assert 0.9 <= np.median([row[f"{criterion}_ratio"] for row in rows]) <= 1.1
+
+
+def test_published_escape_time_misses_what_matters() -> None:
+    """Theorem 3 does not know when the saddle is met; at alpha = 1 the optimizer does."""
+    met = Setting(alpha=1.0, beta=1.0, gamma=1.0, k0=0, dim=8, rotated=False)
+    early, late = _rows([met, dataclasses.replace(met, k0=1000)], 60)
+    assert early["published"] == late["published"]
+    assert late["distance"] > 3 * early["distance"]
+
+
+def test_noise_that_misses_the_way_out_leaves_chains_at_the_saddle() -> None:
+    for noise, leaves in (("all", True), ("stable", False), ("none", False)):
+        value = escape.measure_noise("", noise, beta=math.inf, replicas=8, limit=400)
+        assert np.isfinite(value["times"]).any() == leaves, noise
+
+
+def _times(outcomes: Outcomes, name: str, law: Any, key: str = "distance") -> None:
+    """Times of fifty equal chains by a law of the value."""
+    change(outcomes, name, lambda v: v.update({key: [law(v)] * 50}))
+
+
+def _bend_dimension(o: Outcomes, good: bool) -> None:
+    _times(o, "dimension", lambda v: 10.0 * (math.log(v["dim"]) if good else v["dim"]), "value")
+
+
+def _bend_gamma(o: Outcomes, good: bool) -> None:
+    def law(v: dict[str, Any]) -> float:
+        return 1000 / (math.log(v["gamma"]) + 5.0) if good else 1000 * float(v["gamma"]) ** -2.0
+
+    _times(o, "escape", law)
+
+
+def _bend_exponents(o: Outcomes, good: bool) -> None:
+    _times(o, "escape", lambda v: 100.0 if good else 100.0 + v["k0"] + 1000 * v["beta"])
+
+
+def _bend_noise(o: Outcomes, good: bool) -> None:
+    _times(o, "noise", lambda _: 5.0 if good else math.inf, "times")
+
+
+def _bend_directions(o: Outcomes, good: bool) -> None:
+    _times(o, "directions", lambda v: 50.0 if (v["alpha"] == 1.0) is good else 99.0, "last")
+
+
+@pytest.mark.parametrize(
+    ("names", "bend"),
+    [
+        (["E1"], _bend_dimension),
+        (["E2"], _bend_gamma),
+        (["E3", "E4"], _bend_exponents),
+        (["E5"], _bend_noise),
+        (["E6"], _bend_directions),
+    ],
+    ids=lambda x: x[0] if isinstance(x, list) else "",
+)
+def test_numbers_decide_on_escapes(outcomes: Outcomes, names: list[str], bend: Any) -> None:
+    assert_flips(outcomes, names, bend)

@@ -1,0 +1,53 @@
+"""Convergence exponents, the region of convergence and the floor of SGLD."""
+
+from __future__ import annotations
+
+from tiny_report import assert_flips, change, point
+
+from asgld_study.engine import Outcomes
+from asgld_study.paper import rates
+from asgld_study.paper.rates import Case
+
+
+def test_exponents_of_short_runs_tell_the_versions_apart() -> None:
+    """(1.5, 2) on the flat function: published 1.25, corrected 0.25; (0, 0.5): both say 0.5."""
+    cases = Case("asgld", 1.5, 2, function="flat"), Case("agld", 0, 0.5)
+    flat, waves = (rates.measure_case(**vars(c), steps=2000, replicas=24) for c in cases)
+    assert (flat["published"], flat["corrected"]) == (1.25, 0.25)
+    assert flat["two_decades"]["last"]["high"] < 0.75
+    average = flat["two_decades"]["average"]
+    assert average["low"] <= average["value"] <= average["high"]
+    assert waves["corrected"] == 0.5
+    assert abs(waves["two_decades"]["last"]["value"] - 0.5) < 0.15
+
+
+def test_floor_of_sgld_is_d_times_the_published_one() -> None:
+    """On the bowl, by the stationary law; 200 chains of 100 steps have an error near 1 %."""
+    value = rates.measure_plateau(10, 1, steps=200, replicas=200)
+    ratio = value["late"]["value"] / (10 * (value["I2"] + value["I3"]))
+    assert 0.5 < ratio < 1.0
+    assert value["ratio"]["low"] < 1.0 < value["ratio"]["high"]
+
+
+def test_numbers_decide_on_rates(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        change(o, "exponents", lambda v: v.update(last=point(9.0 if good else -9.0)))
+
+    assert_flips(outcomes, ["R2", "R3", "R4", "R6", "R7", "B1", "P2"], bend)
+
+
+def test_numbers_decide_on_the_region(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        def fall(region: str) -> dict[str, float]:
+            return point(0.5 if (region == "converges") is good else 0.0)
+
+        change(o, "region", lambda v: v.update(last=fall(v["region"])))
+
+    assert_flips(outcomes, ["R8"], bend)
+
+
+def test_numbers_decide_on_the_floor(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        change(o, "plateau", lambda v: v.update(ratio=point(1.0 if good else 0.1)))
+
+    assert_flips(outcomes, ["R9"], bend)

@@ -1,0 +1,54 @@
+"""All topics together: no claim of the paper is missing, and every number of it is shown."""
+
+from __future__ import annotations
+
+from asgld_study.engine import Outcomes
+from asgld_study.judge import judge_claims
+from asgld_study.paper import CLAIMS, EXPERIMENTS, PICTURES, TABLES, TOPICS
+
+NAMES = {experiment.name for experiment in EXPERIMENTS}
+
+
+def test_every_claim_of_the_paper_has_a_row() -> None:
+    expected = {f"S{i}" for i in range(1, 8)} | {"L1", "L2", "T1", "T1a", "T1b", "B1", "B2"}
+    expected |= {f"R{i}" for i in range(1, 11)} | {f"P{i}" for i in range(1, 5)}
+    expected |= {f"E{i}" for i in range(1, 9)} | {f"M{i}" for i in range(1, 17)}
+    expected |= {f"X{i}" for i in range(1, 6)}
+    assert {claim.name for claim in CLAIMS} == expected
+    assert len(CLAIMS) == len(expected)
+
+
+def test_every_experiment_serves_a_claim_or_shows_a_choice() -> None:
+    used = {name for claim in CLAIMS for name in claim.experiments}
+    # the indexing of D is a choice of ours, of which the paper claims nothing
+    assert NAMES - used == {"lag"}
+    assert used <= NAMES
+
+
+def test_every_experiment_is_shown_in_its_own_topic() -> None:
+    for parts in (PICTURES, TABLES):
+        names = [part.name for part in parts]
+        assert len(set(names)) == len(names)
+    assert {part.experiment for part in (*PICTURES, *TABLES)} == NAMES
+    for topic in TOPICS:
+        mine = {experiment.name for experiment in topic.EXPERIMENTS}
+        assert {part.experiment for part in (*topic.PICTURES, *topic.TABLES)} == mine
+    for picture in PICTURES:
+        assert len(picture.alt) > 30, picture.name
+        assert len(picture.caption) > 30, picture.name
+
+
+def test_all_claims_can_be_judged_and_a_rerun_agrees(measured: Outcomes) -> None:
+    findings = judge_claims(CLAIMS, measured)
+    assert [f.claim.name for f in findings] == [c.name for c in CLAIMS]
+    assert not [f.failure for f in findings if f.failure]
+    again = judge_claims(CLAIMS, measured)
+    assert [f.headline for f in findings] == [f.headline for f in again]
+
+
+def test_all_experiments_run_and_fill_their_tables(measured: Outcomes) -> None:
+    assert not [error for outcome in measured.values() for error in outcome.errors]
+    for table in TABLES:
+        rows = table.filled(measured)
+        assert rows, table.name
+        assert len({tuple(row) for row in rows}) == 1, table.name  # the same columns everywhere
