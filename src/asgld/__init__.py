@@ -58,23 +58,20 @@ __all__ = [
     "theory",
 ]
 
-# name -> the module that holds it; a subpackage holds itself
-_HOME = {
-    "CertificateTracker": "diagnostics",
-    "GrowingBatchSampler": "data",
-    "Kind": "curvature",
-    "ModelHessian": "curvature",
-    "Point": "curvature",
-    "Result": "_minimize",
-    "accumulate": "data",
-    "calibrate": "diagnostics",
-    "classify": "curvature",
-    "full_gradient": "data",
-    "groups_from_gradients": "diagnostics",
-    "mean_square_gradient": "diagnostics",
-    "minimize": "_minimize",
-    "scipy_method": "scipy",
+# module -> the names that are loaded with it
+_LAZY = {
+    "_minimize": ("Result", "minimize"),
+    "curvature": ("Kind", "ModelHessian", "Point", "classify"),
+    "data": ("GrowingBatchSampler", "accumulate", "full_gradient"),
+    "diagnostics": (
+        "CertificateTracker",
+        "calibrate",
+        "groups_from_gradients",
+        "mean_square_gradient",
+    ),
+    "scipy": ("scipy_method",),
 }
+_HOME = {name: module for module, names in _LAZY.items() for name in names}
 _PARTS = ("curvature", "data", "diagnostics", "methods", "oracle", "run", "scipy", "theory")
 
 if not TYPE_CHECKING:  # so that type checkers still reject unknown names

@@ -18,7 +18,7 @@ from asgld.methods.base import (
     replica_seed,
 )
 from asgld.methods.lbfgs import LBFGS
-from asgld.methods.torch import COMPARATORS, LANGEVIN, TorchMethod, comparator, langevin
+from asgld.methods.torch import LANGEVIN, TorchMethod, comparator, langevin
 
 
 def _rival(module: str, kind: str, **options: Any) -> Method:
@@ -69,7 +69,6 @@ def method_names() -> list[str]:
 
 
 __all__ = [
-    "COMPARATORS",
     "LBFGS",
     "METHODS",
     "Adjustable",

@@ -249,18 +249,22 @@ class Comparator:
 def comparator(name: str, **options: Any) -> Comparator:
     r"""One of torch's own optimizers: "gd", "sgd", "adagrad" or "adam".
 
-    =======  ======================================================  ===========================
-    name     update                                                  options
-    =======  ======================================================  ===========================
-    gd       :math:`x - \mathrm{lr}\, \nabla f(x)`: full gradients,   lr
-             the control that stays at a saddle
-    sgd      :math:`x - \mathrm{lr}\,(1 + k)^{-q}\, G(x)`: the only   lr, batch_size, momentum,
-             noise is that of the samples                            lr_decay (q)
-    adagrad  :math:`x - \mathrm{lr}\, G(x) / (\epsilon + S^{1/2})`,   lr, damping (epsilon),
-             S the sum of squared gradients, the newest included     batch_size
-    adam     :math:`x - \mathrm{lr}\, \hat m / (\hat v^{1/2} +         lr, beta1, beta2, damping
-             \epsilon)`: running means of gradients and of squares   (epsilon), batch_size
-    =======  ======================================================  ===========================
+    .. math::
+        \text{gd, sgd: } x - \mathrm{lr}\,(1 + k)^{-q}\, G(x), \qquad
+        \text{adagrad: } x - \mathrm{lr}\, \frac{G(x)}{\epsilon + S^{1/2}}, \qquad
+        \text{adam: } x - \mathrm{lr}\, \frac{\hat m}{\hat v^{1/2} + \epsilon}
+
+    =======  =====================================  =============================================
+    name     options                                remarks
+    =======  =====================================  =============================================
+    gd       lr                                     full gradients: the control that stays at a
+                                                    saddle
+    sgd      lr, batch_size, momentum, lr_decay     q is lr_decay; the only noise is that of the
+                                                    samples
+    adagrad  lr, damping, batch_size                S sums squared gradients, the newest included;
+                                                    damping is epsilon
+    adam     lr, beta1, beta2, damping, batch_size  m, v: running means of gradients and squares
+    =======  =====================================  =============================================
 
     ASG differs from Adagrad by leaving out the newest gradient and by what it adds to S. Adam's
     step nearly is the sign of the gradient along the axes, so it leaves an axis-aligned saddle
