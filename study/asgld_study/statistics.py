@@ -15,7 +15,6 @@ Estimate = dict[str, float]
 # Times, and whether each is that of the event; of the others it is known that they are later.
 Sample = tuple[FloatArray, BoolArray]
 
-GROWTH_LAWS = ("log d", "log^2 d", "d^q")
 _BOOTSTRAPS, _SLOPE_BOOTSTRAPS = 1000, 500
 
 
@@ -254,41 +253,29 @@ def fit_slope(
     return Slope(value, float(low), float(high), len(kept), len(x))
 
 
-@dataclass(frozen=True)
-class Growth:
-    """T against d by three laws: their parameters, and AICc of the log residuals."""
+def fit_growth(dims: Sequence[float], times: Sequence[float]) -> tuple[str, float]:
+    """The laws that T follows in d, and q of T = a d^q; finite times only.
 
-    best: str
-    scores: dict[str, float]
-    laws: str  # all whose score is within 2 of the best, which data cannot tell apart
-    slope_log: float  # b of T = a + b ln d
-    slope_square: float  # b of T = a + b ln^2 d
-    power: float  # q of T = a d^q
+    T = a + b ln d, a + b ln^2 d and a d^q are fitted by relative least squares. Data cannot tell
+    apart laws whose AICc of the log residuals is within 2 of the lowest: all of them are named.
 
-
-def fit_growth(dims: Sequence[float], times: Sequence[float]) -> Growth:
-    """Fit T = a + b ln d, a + b ln^2 d and a d^q by relative least squares; finite times only.
-
-    >>> fit_growth([4, 16, 64, 256, 1024], [14, 28, 42, 56, 70]).best
+    >>> fit_growth([4, 16, 64, 256, 1024], [14, 28, 42, 56, 70])[0]
     'log d'
     """
     d, t = np.asarray(dims, dtype=np.float64), np.asarray(times, dtype=np.float64)
     is_kept = np.isfinite(t) & (t > 0)
     log_d, t = np.log(d[is_kept]), t[is_kept]
     if len(t) < 4:
-        return Growth("too few points", {}, "too few points", math.nan, math.nan, math.nan)
-    scores, slopes = {}, {}
+        return "too few points", math.nan
+    scores = {}
     for name, column in (("log d", log_d), ("log^2 d", log_d**2)):
         design = np.stack([np.ones_like(t), column], axis=1)
         a, b = np.linalg.lstsq(design / t[:, None], np.ones_like(t), rcond=None)[0]
-        scores[name], slopes[name] = _aicc(np.log(np.clip(a + b * column, 1e-9, None) / t)), b
+        scores[name] = _aicc(np.log(np.clip(a + b * column, 1e-9, None) / t))
     power, start = np.polyfit(log_d, np.log(t), 1)
     scores["d^q"] = _aicc(start + power * log_d - np.log(t))
-    best = min(scores, key=lambda name: scores[name])
-    laws = " or ".join(name for name in GROWTH_LAWS if scores[name] <= scores[best] + 2.0)
-    return Growth(
-        best, scores, laws, float(slopes["log d"]), float(slopes["log^2 d"]), float(power)
-    )
+    best = min(scores.values())
+    return " or ".join(name for name in scores if scores[name] <= best + 2.0), float(power)
 
 
 def _aicc(residuals: FloatArray) -> float:

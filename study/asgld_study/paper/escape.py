@@ -22,18 +22,8 @@ from torch import Tensor
 from asgld.problems import problem
 from asgld.theory import escape_recursion, published_escape_time
 from asgld.theory.plots import COLORS, new_figure
+from asgld_study import drawing as draw
 from asgld_study.chains import View, follow, noisy
-from asgld_study.drawing import (
-    curve,
-    legend,
-    log_log,
-    one_panel,
-    outer,
-    panels,
-    picture,
-    plain,
-    plot,
-)
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOG_D, Checks, at_least, at_most, between, claim
 from asgld_study.page import DataTable, Row
@@ -80,23 +70,13 @@ class Setting:
 
     def predict(self, criterion: str, sigma: float = SIGMA) -> float:
         """The median escape time of the mean-field recursion."""
-        is_quiet = math.isinf(self.beta)
+        noise = (1.0, 0.0) if math.isinf(self.beta) else (self.beta, sigma)
+        known: dict[str, Any] = {"lr": LR, "delta": DELTA, "radius": RADIUS, "drop": DROP}
+        known |= {"alpha": self.alpha, "beta": noise[0], "sigma": noise[1]}
+        known |= {"k0": self.k0, "dim": self.dim, "aligned": not self.rotated}
+        variance = self.variance
         return float(
-            escape_recursion(
-                self.gamma,
-                lr=LR,
-                alpha=self.alpha,
-                beta=1.0 if is_quiet else self.beta,
-                sigma=0.0 if is_quiet else sigma,
-                delta=DELTA,
-                gradient_variance=self.variance,
-                k0=self.k0,
-                dim=self.dim,
-                criterion=criterion,
-                radius=RADIUS,
-                drop=DROP,
-                aligned=not self.rotated,
-            )
+            escape_recursion(self.gamma, gradient_variance=variance, criterion=criterion, **known)
         )
 
 
@@ -488,7 +468,7 @@ CLAIMS = (e1, e2, e3, e4, e5, e6, e7)
 # ------------------------------------------------------------------------------------ pictures
 
 
-@picture("dimension")
+@draw.picture("dimension")
 def times_over_d(o: Outcomes) -> Any:
     """Escape against dimension
 
@@ -497,7 +477,7 @@ def times_over_d(o: Outcomes) -> Any:
 
     Five panels of median escape time against dimension, two criteria, aligned and rotated.
     """
-    figure, axes = panels(2, 3, 5.0, sharex=True)
+    figure, axes = draw.panels(2, 3, 5.0, sharex=True)
     titles = {"fixed": r"$\sigma = 0.1$", "total": r"$\sigma = d^{-1/2}$", "hot": r"$\sigma = 1$"}
     words = {"distance": "|u·x| ≥ 1", "value": "f ≤ -1/2"}
     for panel, (sweep, label) in zip(axes.flat, _SWEEPS, strict=False):
@@ -505,11 +485,11 @@ def times_over_d(o: Outcomes) -> Any:
             mine = _over_d(o, sweep, label, rotated)
             dims, kind = [v["dim"] for v in mine], "rotated" if rotated else "aligned"
             name, dashes = f"{words[criterion]}, {kind}", "--" if rotated else "-"
-            plot(panel, i, dims, _medians(mine, criterion), name, dashes)
-        log_log(panel, title=f"{label}, {titles[sweep]}")
-        plain(panel.xaxis, dims[:: -(-len(dims) // 4)])
-        plain(panel.yaxis)
-    outer(axes, "d", "median steps to escape")
+            draw.plot(panel, i, dims, _medians(mine, criterion), name, dashes)
+        draw.log_log(panel, title=f"{label}, {titles[sweep]}")
+        draw.plain(panel.xaxis, dims[:: -(-len(dims) // 4)])
+        draw.plain(panel.yaxis)
+    draw.outer(axes, "d", "median steps to escape")
     axes[0, 2].xaxis.set_tick_params(labelbottom=True)
     axes[0, 2].set_xlabel("d")
     axes[1, 2].set_axis_off()
@@ -517,7 +497,7 @@ def times_over_d(o: Outcomes) -> Any:
     return figure
 
 
-@picture("escape")
+@draw.picture("escape")
 def times_by_law(o: Outcomes) -> Any:
     """What the escape time depends on
 
@@ -525,7 +505,7 @@ def times_by_law(o: Outcomes) -> Any:
 
     Four panels of median escape time against curvature, time of meeting, alpha and beta.
     """
-    figure, axes = panels(2, 2, 5.2)
+    figure, axes = draw.panels(2, 2, 5.2)
     names = {"gamma": r"$\gamma$", "k0": "$k_0$", "alpha": r"$\alpha$", "beta": r"$\beta$"}
     for panel, (sweep, name) in zip(axes.flat, names.items(), strict=True):
         mine = [v for v in o["escape"].select(sweep=sweep) if v[sweep] > 0 or sweep != "k0"]
@@ -534,7 +514,7 @@ def times_by_law(o: Outcomes) -> Any:
             groups.setdefault("ASGLD" if sweep == "alpha" else v["label"], []).append(v)
         for i, (label, values) in enumerate(groups.items()):
             x = [v[sweep] for v in values]
-            plot(panel, i, x, _medians(values), label, "none")
+            draw.plot(panel, i, x, _medians(values), label, "none")
             panel.plot(x, [v["distance_predicted"] for v in values], color=COLORS[i], linewidth=1.0)
         panel.set(yscale="log", xlabel=name)
         if sweep in ("gamma", "k0"):
@@ -545,7 +525,7 @@ def times_by_law(o: Outcomes) -> Any:
     return figure
 
 
-@picture("noise")
+@draw.picture("noise")
 def shares_by_noise(o: Outcomes) -> Any:
     """Escape by gradient noise
 
@@ -553,17 +533,17 @@ def shares_by_noise(o: Outcomes) -> Any:
 
     Share of chains that left the saddle against the step, for four kinds of noise.
     """
-    figure, panel = one_panel(2.8)
+    figure, panel = draw.one_panel(2.8)
     for i, value in enumerate(o["noise"].values):
         steps = np.geomspace(1, value["limit"], 80)
         out = [(np.array(value["times"]) <= step).mean() for step in steps]
-        curve(panel, i, steps, out, f"{value['label']}, gradient noise: {value['noise']}")
+        draw.curve(panel, i, steps, out, f"{value['label']}, gradient noise: {value['noise']}")
     panel.set(xscale="log", xlabel="step", ylabel="share of chains that left", ylim=(-0.03, 1.03))
-    legend(figure, panel, 2)
+    draw.legend(figure, panel, 2)
     return figure
 
 
-@picture("directions")
+@draw.picture("directions")
 def times_by_direction(o: Outcomes) -> Any:
     """Eight escape directions at once
 
@@ -572,21 +552,21 @@ def times_by_direction(o: Outcomes) -> Any:
 
     Two panels of the time until the first and the last of eight directions have left.
     """
-    figure, axes = panels(1, 2, 2.9, sharey=True)
+    figure, axes = draw.panels(1, 2, 2.9, sharey=True)
     titles = {1.0: "equal curvatures", 10.0: "curvatures over a factor of ten"}
     for panel, (spread, title) in zip(axes.flat, titles.items(), strict=True):
         for i, (alpha, which) in enumerate(itertools.product((0.0, 1.0), ("first", "last"))):
             mine = o["directions"].select(alpha=alpha, spread=spread)
             lrs, name = [v["lr"] for v in mine], rf"$\alpha$ = {alpha:g}, {which} direction"
-            plot(panel, i, lrs, _medians(mine, which), name, "-" if which == "last" else "--")
-        log_log(panel, xlabel="lr", title=title)
-        plain(panel.xaxis, lrs)
+            draw.plot(panel, i, lrs, _medians(mine, which), name, "-" if which == "last" else "--")
+        draw.log_log(panel, xlabel="lr", title=title)
+        draw.plain(panel.xaxis, lrs)
     axes[0, 0].set_ylabel("median steps to escape")
-    legend(figure, axes[0, 0])
+    draw.legend(figure, axes[0, 0])
     return figure
 
 
-@picture("front", also=("region",))
+@draw.picture("front", also=("region",))
 def escape_against_accuracy(o: Outcomes) -> Any:
     """Escape time against final accuracy
 
@@ -594,23 +574,23 @@ def escape_against_accuracy(o: Outcomes) -> Any:
 
     Scatter of final squared gradient against escape time, one line per alpha.
     """
-    figure, panel = one_panel(3.6)
+    figure, panel = draw.one_panel(3.6)
     # Of a point, where its label stands, by turns: large betas end at the same place.
     sides = ((4, 4), (-9, -10), (4, 4), (4, -10))
     for i, alpha in enumerate(sorted({v["alpha"] for v in o["front"].values})):
         mine = o["front"].select(alpha=alpha)
         x = _medians(mine)
         y = [o["region"].one(alpha=alpha, beta=v["beta"])["final"]["value"] for v in mine]
-        plot(panel, i, x, y, rf"$\alpha$ = {alpha:g}", linewidth=0.8)
+        draw.plot(panel, i, x, y, rf"$\alpha$ = {alpha:g}", linewidth=0.8)
         for v, *point, side in zip(mine, x, y, itertools.cycle(sides), strict=False):
             at = {"textcoords": "offset points", "xytext": side, "fontsize": 7}
             panel.annotate(f"{v['beta']:g}", point, **at)
-    log_log(
+    draw.log_log(
         panel,
         xlabel="median steps to leave a saddle met at step 1000",
         ylabel=r"$E|\nabla f|^2$ at the end",
     )
-    legend(figure, panel)
+    draw.legend(figure, panel)
     return figure
 
 
@@ -636,7 +616,7 @@ def draw_grid(rows: Sequence[Row]) -> Any:
             panel.scatter(x, y, s=14, color=color, alpha=0.7, label=rf"$\alpha = {alpha:g}$")
         ends = [min(predicted), max(predicted)]
         panel.plot(ends, ends, color="black", linewidth=0.8)
-        log_log(panel, xlabel="predicted steps", title=title)
+        draw.log_log(panel, xlabel="predicted steps", title=title)
         panel.grid(alpha=0.25, linewidth=0.5)
     axes[0].set_ylabel("measured steps")
     axes[0].legend(frameon=False)

@@ -26,18 +26,8 @@ import torch
 
 from asgld.theory import plots, rate
 from asgld.theory.plots import COLORS
+from asgld_study import drawing as draw
 from asgld_study.chains import View, due_steps, follow, noisy
-from asgld_study.drawing import (
-    GRAY,
-    INK,
-    curve,
-    legend,
-    log_log,
-    one_panel,
-    panels,
-    picture,
-    plot,
-)
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOGS, SLACK, Checks, Claim, at_least, at_most, between, claim
 from asgld_study.landscapes import LANDSCAPES, start
@@ -459,7 +449,7 @@ CLAIMS = (r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, b1, b2, p1, p2, p3, p4)
 # ------------------------------------------------------------------------------------ pictures
 
 
-@picture("plateau")
+@draw.picture("plateau")
 def floor_of_sgld(o: Outcomes) -> Any:
     """The floor of SGLD against dimension
 
@@ -467,19 +457,19 @@ def floor_of_sgld(o: Outcomes) -> Any:
 
     Measured floor of SGLD against dimension with the published and the corrected formula.
     """
-    figure, panel = one_panel(2.8)
+    figure, panel = draw.one_panel(2.8)
     values = o["plateau"].select(batch=1)
     dims = np.array([v["dim"] for v in values])
-    plot(panel, 0, dims, [v["late"]["value"] for v in values], "measured floor", "none")
+    draw.plot(panel, 0, dims, [v["late"]["value"] for v in values], "measured floor", "none")
     floor = values[0]["I2"] + values[0]["I3"]
-    panel.plot(dims, np.full(len(dims), floor), color=INK, linestyle="--", label="I2 + I3")
+    panel.plot(dims, np.full(len(dims), floor), color=draw.INK, linestyle="--", label="I2 + I3")
     panel.plot(dims, dims * floor, color=COLORS[2], label="d (I2 + I3)")
-    log_log(panel, xlabel="d", ylabel=r"$E|\nabla f|^2$ of the last half")
-    legend(figure, panel)
+    draw.log_log(panel, xlabel="d", ylabel=r"$E|\nabla f|^2$ of the last half")
+    draw.legend(figure, panel)
     return figure
 
 
-@picture("exponents")
+@draw.picture("exponents")
 def exponents_by_case(o: Outcomes) -> Any:
     """Exponents, case by case
 
@@ -537,7 +527,7 @@ def _case_words(row: Row) -> str:
     return f"{row['method']} ({pair}){batch}, {row['function']}"
 
 
-@picture("delta")
+@draw.picture("delta")
 def paths_by_delta(o: Outcomes) -> Any:
     """Full gradients with a tiny and with a real delta
 
@@ -545,19 +535,19 @@ def paths_by_delta(o: Outcomes) -> Any:
 
     Two panels of the squared gradient against k for four pairs of exponents.
     """
-    figure, axes = panels(1, 2, 2.9, sharey=True)
+    figure, axes = draw.panels(1, 2, 2.9, sharey=True)
     deltas = sorted({v["delta"] for v in o["delta"].values})
     for panel, delta in zip(axes.flat, deltas, strict=True):
         for i, v in enumerate(o["delta"].select(delta=delta)):
             name = f"({v['alpha']:g}, {v['beta']:g}): exponent {v['last']['value']:.2f}"
-            curve(panel, i, v["path"]["k"], v["path"]["last"], name)
-        log_log(panel, xlabel="k", title=rf"$\delta$ = {delta:g}")
+            draw.curve(panel, i, v["path"]["k"], v["path"]["last"], name)
+        draw.log_log(panel, xlabel="k", title=rf"$\delta$ = {delta:g}")
         panel.legend(loc="lower left")
     axes[0, 0].set_ylabel(r"$E|\nabla f(x_k)|^2$")
     return figure
 
 
-@picture("region")
+@draw.picture("region")
 def region_map(o: Outcomes) -> Any:
     """Where the gradient keeps falling
 
@@ -568,27 +558,29 @@ def region_map(o: Outcomes) -> Any:
     """
     from matplotlib.patches import Rectangle
 
-    figure, panel = one_panel(4.2)
+    figure, panel = draw.one_panel(4.2)
     values = o["region"].values
     alphas = sorted({v["alpha"] for v in values})
     half = (alphas[1] - alphas[0]) / 2 if len(alphas) > 1 else 0.25
     text = {"ha": "center", "va": "center", "fontsize": 8 if half > 0.2 else 6}
     for v in values:
         falls, grows = v["last"]["low"] > 0.03, v["last"]["high"] < -0.03
-        color = COLORS[2] if falls else COLORS[1] if grows else GRAY
+        color = COLORS[2] if falls else COLORS[1] if grows else draw.GRAY
         corner, side = (v["alpha"] - half, v["beta"] - half), 2 * half
         panel.add_patch(Rectangle(corner, side, side, facecolor=color, alpha=0.3, linewidth=0))
         panel.text(v["alpha"], v["beta"], f"{v['last']['value']:.2f}", **text)
     top = max(v["beta"] for v in values) + half
     # thin and pale, since it crosses numbers
-    panel.plot([0, 2], [0, 1], color=INK, linewidth=1.0, alpha=0.6, label=r"$\beta = \alpha/2$")
+    panel.plot(
+        [0, 2], [0, 1], color=draw.INK, linewidth=1.0, alpha=0.6, label=r"$\beta = \alpha/2$"
+    )
     panel.set(xlim=(-half, 2 + half), ylim=(-half, top), xlabel=r"$\alpha$", ylabel=r"$\beta$")
     panel.grid(False)
-    legend(figure, panel)
+    draw.legend(figure, panel)
     return figure
 
 
-@picture("region-theory", "region", paper=True)
+@draw.picture("region-theory", "region", paper=True)
 def region_by_theory(_: Outcomes) -> Any:
     """The same map by theory, published and corrected
 

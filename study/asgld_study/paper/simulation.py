@@ -29,21 +29,8 @@ from asgld import reference
 from asgld.problems import problem
 from asgld.run.history import Record
 from asgld.theory.plots import COLORS
+from asgld_study import drawing as draw
 from asgld_study.chains import Feed, View, follow
-from asgld_study.drawing import (
-    INK,
-    clipped,
-    legend,
-    log_log,
-    one_panel,
-    outer,
-    panels,
-    picture,
-    plain,
-    plot,
-    ranges,
-    rows_of_dots,
-)
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import Checks, at_least, at_most, claim
 from asgld_study.page import DataTable, Row, table
@@ -408,7 +395,7 @@ CLAIMS = (x1, x2, x3, x4, x5)
 _ENDS = "squared error at the end, q10 to q90"
 
 
-@picture("study-paths", "study")
+@draw.picture("study-paths", "study")
 def study_paths(o: Outcomes) -> Any:
     """Error of every configuration
 
@@ -420,23 +407,23 @@ def study_paths(o: Outcomes) -> Any:
     """
     values = o["study"].values
     rows = -(-len(values) // 3)
-    figure, axes = panels(rows, 3, 1.75 * rows + 0.4, sharex=True, sharey=True)
+    figure, axes = draw.panels(rows, 3, 1.75 * rows + 0.4, sharex=True, sharey=True)
     for panel, value in zip(axes.flat, values, strict=False):
         steps, bands = np.array(value["steps"][1:]), value["bands"]
-        low, middle, high = (clipped(bands[q][1:]) for q in ("q10", "median", "q90"))
+        low, middle, high = (draw.clipped(bands[q][1:]) for q in ("q10", "median", "q90"))
         band = {"color": COLORS[5], "alpha": 0.45, "linewidth": 0}
         panel.fill_between(steps, low, high, **band, label="q10 to q90")
         panel.plot(steps, middle, color=COLORS[0], label="median")
         panel.axhline(HIT, color=COLORS[1], linestyle="--", linewidth=0.9, label=f"error {HIT}")
-        log_log(panel, ylim=(1e-5, 1e6), title=f"{value['number']}  {value['label']}")
+        draw.log_log(panel, ylim=(1e-5, 1e6), title=f"{value['number']}  {value['label']}")
     for panel in axes.flat[len(values) :]:
         panel.set_axis_off()
-    outer(axes, "iteration", "squared error")
-    legend(figure, axes[0, 0])
+    draw.outer(axes, "iteration", "squared error")
+    draw.legend(figure, axes[0, 0])
     return figure
 
 
-@picture("study-ends", "study")
+@draw.picture("study-ends", "study")
 def study_ends(o: Outcomes) -> Any:
     """Where each configuration ended, and when it first came near
 
@@ -448,11 +435,11 @@ def study_ends(o: Outcomes) -> Any:
     the ninetieth percentile, and median hitting times.
     """
     values = o["study"].values
-    figure, axes = panels(1, 2, 0.24 * len(values) + 1.1, sharey=True)
+    figure, axes = draw.panels(1, 2, 0.24 * len(values) + 1.1, sharey=True)
     left, right = axes[0]
-    height = rows_of_dots(left, [f"{v['number']}  {v['label']}" for v in values])
+    height = draw.rows_of_dots(left, [f"{v['number']}  {v['label']}" for v in values])
     for i, (key, words) in enumerate((("final", "truth"), ("final_mle", "maximum likelihood"))):
-        ranges(left, i, [v[key] for v in values], height, f"to the {words}", linewidth=1.2)
+        draw.ranges(left, i, [v[key] for v in values], height, f"to the {words}", linewidth=1.2)
     left.set(xscale="log", xlabel=_ENDS)
     # Medians that most chains never had are at the right edge, with an arrow.
     limit, beside = values[0]["steps"][-1], {"ha": "right", "va": "center", "fontsize": 7}
@@ -464,11 +451,11 @@ def study_ends(o: Outcomes) -> Any:
             right.plot(limit, y, color=COLORS[1], marker=">", linestyle="none")
             at = {"textcoords": "offset points", "xytext": (-6, 0)}
             right.annotate("never", (limit, y), **at, **beside)
-    legend(figure, left)
+    draw.legend(figure, left)
     return figure
 
 
-@picture("settings")
+@draw.picture("settings")
 def times_near_by_setting(o: Outcomes) -> Any:
     """The same with other step sizes and other noise
 
@@ -479,37 +466,37 @@ def times_near_by_setting(o: Outcomes) -> Any:
     """
     values = o["settings"].values
     labels = list(dict.fromkeys(v["label"] for v in values))
-    figure, axes = panels(2, 4, 3.9, sharex=True, sharey=True)
+    figure, axes = draw.panels(2, 4, 3.9, sharex=True, sharey=True)
     for panel, label in zip(axes.flat, labels, strict=False):
         mine = [v for v in values if v["label"] == label]
         for i, sigma in enumerate(sorted({v.get("sigma", 0.0) for v in mine})):
             row = [v for v in mine if v.get("sigma", 0.0) == sigma]
             lrs, shares = [v["lr"] for v in row], [float(np.mean(v["tail_shares"])) for v in row]
-            plot(panel, i, lrs, shares, rf"$\sigma = {sigma:g}$")
-        panel.axhline(CONVERGED, color=INK, linestyle=":", linewidth=0.9)
+            draw.plot(panel, i, lrs, shares, rf"$\sigma = {sigma:g}$")
+        panel.axhline(CONVERGED, color=draw.INK, linestyle=":", linewidth=0.9)
         panel.set(xscale="log", ylim=(-0.05, 1.05))
         panel.set_title(label, fontsize=7.5)
-        plain(panel.xaxis, lrs)
+        draw.plain(panel.xaxis, lrs)
     for panel in axes.flat[len(labels) :]:
         panel.set_axis_off()
-    outer(axes, "lr", "time near the truth")
-    legend(figure, axes[0, 0])
+    draw.outer(axes, "lr", "time near the truth")
+    draw.legend(figure, axes[0, 0])
     return figure
 
 
 def _pair_of_ends(o: Outcomes, name: str, key: str, pair: dict[str, str], **style: Any) -> Any:
     """Final errors, one row per configuration, with a dot for each of two values of `key`."""
     first, second = (o[name].select(**{key: value}) for value in pair)
-    figure, panel = one_panel(0.24 * len(first) + 1.1)
-    height = rows_of_dots(panel, [f"{v['number']}  {v['label']}" for v in first])
+    figure, panel = draw.one_panel(0.24 * len(first) + 1.1)
+    height = draw.rows_of_dots(panel, [f"{v['number']}  {v['label']}" for v in first])
     for i, (values, words) in enumerate(zip((first, second), pair.values(), strict=True)):
-        ranges(panel, i, [v["final"] for v in values], height, words, **style)
+        draw.ranges(panel, i, [v["final"] for v in values], height, words, **style)
     panel.set(xscale="log", xlabel=_ENDS)
-    legend(figure, panel)
+    draw.legend(figure, panel)
     return figure
 
 
-@picture("spaces")
+@draw.picture("spaces")
 def ends_by_space(o: Outcomes) -> Any:
     """In x instead of log x
 
@@ -520,11 +507,11 @@ def ends_by_space(o: Outcomes) -> Any:
     """
     pair = {"project": "x, projected", "reflect": "x, reflected"}
     figure = _pair_of_ends(o, "spaces", "space", pair, most=1e9)
-    figure.axes[0].axvline(HIT, color=INK, linestyle=":", linewidth=0.9)
+    figure.axes[0].axvline(HIT, color=draw.INK, linestyle=":", linewidth=0.9)
     return figure
 
 
-@picture("starts")
+@draw.picture("starts")
 def ends_by_start(o: Outcomes) -> Any:
     """What a small start of D does
 
@@ -535,19 +522,19 @@ def ends_by_start(o: Outcomes) -> Any:
     """
     values = o["starts"].values
     lrs = sorted({v["lr"] for v in values})
-    figure, axes = panels(1, len(lrs), 3.1, sharey=True)
+    figure, axes = draw.panels(1, len(lrs), 3.1, sharey=True)
     for panel, lr in zip(axes.flat, lrs, strict=True):
         for i, label in enumerate(dict.fromkeys(v["label"] for v in values)):
             mine = o["starts"].select(label=label, lr=lr)
-            ends = clipped([np.median(v["final"]) for v in mine], high=1e26)
-            plot(panel, i, [v["d_init"] for v in mine], ends, label)
-        log_log(panel, title=f"lr = {lr:g}")
-    outer(axes, "D before the first step", "median squared error at the end")
-    legend(figure, axes[0, 0], 3)
+            ends = draw.clipped([np.median(v["final"]) for v in mine], high=1e26)
+            draw.plot(panel, i, [v["d_init"] for v in mine], ends, label)
+        draw.log_log(panel, title=f"lr = {lr:g}")
+    draw.outer(axes, "D before the first step", "median squared error at the end")
+    draw.legend(figure, axes[0, 0], 3)
     return figure
 
 
-@picture("lag")
+@draw.picture("lag")
 def ends_by_lag(o: Outcomes) -> Any:
     """One step of lag or two
 

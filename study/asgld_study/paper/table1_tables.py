@@ -168,7 +168,7 @@ def dimension_rows(found: Comparison, event: str) -> TableRows:
         by_dim = _sorted_by(lambda r: r.cell["problem_options"]["dim"], results)
         samples = [r.times(event) for r in by_dim.values()]
         slope = fit_slope(np.log(list(by_dim)).tolist(), samples, log_time=False)
-        growth = fit_growth(list(by_dim), [r.median(event) for r in by_dim.values()])
+        laws, power = fit_growth(list(by_dim), [r.median(event) for r in by_dim.values()])
         rows.append(
             {
                 "method": label,
@@ -176,8 +176,8 @@ def dimension_rows(found: Comparison, event: str) -> TableRows:
                 "rotated": rotated,
                 **_medians("d", by_dim, event),
                 **_interval("slope", slope),
-                "laws": growth.laws,
-                "power": growth.power,
+                "laws": laws,
+                "power": power,
             }
         )
     return rows
@@ -224,7 +224,7 @@ def octopus_rows(found: Comparison) -> TableRows:
                     "share_arrived": largest.share("sosp"),
                     "share_mean": largest.share("mean"),
                     "share_past_saddles": _share_past_saddles(largest),
-                    "power": fit_growth(list(by_dim), list(medians.values())).power,
+                    "power": fit_growth(list(by_dim), list(medians.values()))[1],
                 }
             )
     return rows

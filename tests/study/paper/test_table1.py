@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 FEW = ("agld", "asg", "asgld-batch", "carmon-cubic", "cubic-newton", "gd", "perturbed-gd")
 TINY = dataclasses.replace(
     PLANS["ci"], saddle_seeds=4, second_order_seeds=2, dims=(4,), hessian_dims=(4,), gammas=(1.0,),
-    k0s=(0, 10), map_steps=60, control_steps=100, seeds=2, trials=1, tuning_seeds=2,
+    k0s=(0, 10), map_steps=60, control_steps=400, seeds=2, trials=1, tuning_seeds=2,
     families=(table1_cells.SADDLE, table1_cells.OCTOPUS), octopus_dims=(1, 2), octopus_steps=200,
     octopus_eps=(1.0,), chain_eps=(1.0,), chain_steps=50, shrink=0.05,
 )  # fmt: skip
@@ -127,8 +127,8 @@ def test_every_method_gets_the_same_number_of_trials() -> None:
 @pytest.mark.parametrize("label", ["agld", "perturbed-gd"])
 def test_escape_time_grows_by_the_predicted_steps_per_log_dimension(label: str) -> None:
     # The log of the start along the way out has a standard deviation of about 1.1, which is 23
-    # steps; a median over 100 has a standard error of 2.8, the slope over these d one of 0.7.
-    dims = (4, 64, 1024)
+    # steps; a median over 100 has a standard error of 2.8, the slope over these d one of 0.95.
+    dims = (4, 32, 256)
     cells = [
         Cell("strict-saddle", label, table1_cells.saddle_options(dim),
              table1_cells.saddle_settings(label, dim, "equal"), "saddle", replicas=100,
@@ -137,7 +137,7 @@ def test_escape_time_grows_by_the_predicted_steps_per_log_dimension(label: str) 
     ]  # fmt: skip
     samples = [result.times("fall") for result in results(cells)]
     slope = fit_slope(np.log(dims).tolist(), samples, log_time=False)
-    assert abs(slope.value - table1.predicted_slope()) < 5 * 0.7
+    assert abs(slope.value - table1.predicted_slope()) < 5 * 0.95
 
 
 def test_late_saddles_hold_alpha_one_and_not_alpha_zero() -> None:
@@ -177,10 +177,8 @@ def test_octopus_holds_gradient_descent_and_not_its_perturbed_form() -> None:
     assert times["perturbed-gd", 4] / times["perturbed-gd", 3] < 2.0
 
 
-def test_controls_stay_at_the_saddle() -> None:
-    few = dataclasses.replace(PLANS["ci"], second_order_seeds=3, control_steps=500)
-    found = results(table1_cells.control_cells(few))
-    left = {(r.label, r.tags["noise"]): r.share("leave") for r in found}
+def test_controls_stay_at_the_saddle(found: Comparison) -> None:
+    left = {(r.label, r.tags["noise"]): r.share("leave") for r in found.select("control")}
     for label in ("gd", "asg", "adagrad", "adam", "lbfgs"):
         assert left[label, "none"] == 0.0
     assert left["asg", "samples, stable directions, aligned"] == 0.0
