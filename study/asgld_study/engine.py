@@ -25,6 +25,7 @@ import pickle
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -190,7 +191,7 @@ class Store:
             content = json.loads(path.read_bytes())
             value, seconds = content["value"], float(content["seconds"])
             is_whole = isinstance(value, dict) and content["digest"] == _digest(value)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             is_whole = False
@@ -230,6 +231,8 @@ def measure(
         if kept is not None:
             found[key] = kept
     missing = [key for key in by_key if key not in found]
+    if folder is not None and missing:
+        folder.mkdir(parents=True, exist_ok=True)  # trouble shows before the work, not after
     if report is not None:
         report(len(found), len(by_key), "kept from before" if found else "begin")
     for i, result in in_parallel(execute, [by_key[key] for key in missing], jobs):
@@ -262,9 +265,16 @@ def in_parallel(
         raise ImportError("jobs > 1 needs joblib: pip install 'asgld[sweep]'") from error
     work, name = _watched(os.getpid()), pickle.dumps(function)
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    yield from parallel(
+    results = parallel(
         joblib.delayed(work)(i, name, pickle.dumps(item)) for i, item in enumerate(items)
     )
+    try:
+        for i, found in results:
+            yield i, found
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # joblib advises against a stop half-way
+            results.close()
 
 
 def _watched(parent: int) -> Callable[[int, bytes, bytes], tuple[int, Any]]:
