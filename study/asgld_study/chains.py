@@ -101,7 +101,8 @@ def follow(
     Args:
         name: "asgld", "agld", "asg" or "sgld".
         function: has grad(x); and sample_grad(x, indices) and num_samples where the feed draws
-            batches. Equal points have equal gradients: chance is the feed's.
+            batches. Equal points have equal gradients: chance is the feed's. None where the feed
+            makes its gradients without a function.
         x0: start points, (chains, d).
         look: called with a :class:`View` before the first step and after each; True ends the run.
         steps: the largest number of steps.
@@ -155,6 +156,8 @@ class _Followed:
         return x.new_zeros(x.shape[:-1])
 
     def grad(self, x: Tensor) -> Tensor:
+        if self.function is None:
+            return torch.zeros_like(x)
         gradient: Tensor = self.function.grad(x)
         return gradient
 
