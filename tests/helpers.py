@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -204,3 +205,25 @@ def take_kernel_step(
     for _ in range(num_steps):
         where.step([g.data_ptr() for g in grads], rule, grad_scale, found_inf)
     return [int(count) for count in counts]
+
+
+def snapshot(optimizer: asgld.ASGLD) -> list[Any]:
+    """Everything that a step may move."""
+    seen: list[Any] = []
+    for group in optimizer.param_groups:
+        seen.append({k: v for k, v in group.items() if k != "params"})
+        for p in group["params"]:
+            seen.append(p.detach().clone())
+            seen += [(k, copy.deepcopy(v)) for k, v in sorted(optimizer.state[p].items())]
+    return seen
+
+
+def assert_equal(first: list[Any], second: list[Any]) -> None:
+    for a, b in zip(first, second, strict=True):
+        if isinstance(a, tuple):
+            assert a[0] == b[0]
+            a, b = a[1], b[1]
+        if isinstance(a, Tensor):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        else:
+            assert a == b

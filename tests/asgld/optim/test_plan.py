@@ -7,7 +7,6 @@ steps before the change. The plain loop is the truth.
 
 from __future__ import annotations
 
-import copy
 import math
 import weakref
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import BACKENDS, make_parameters, make_tensor, take_steps
+from helpers import BACKENDS, assert_equal, make_parameters, make_tensor, snapshot, take_steps
 from torch import Tensor
 
 import asgld
@@ -31,28 +30,6 @@ def guarded(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple
     inside = buffer[GUARD : GUARD + values.numel()]
     inside.copy_(values.flatten())
     return inside.view(shape), buffer
-
-
-def snapshot(optimizer: asgld.ASGLD) -> list[Any]:
-    """Everything that a step may move."""
-    seen: list[Any] = []
-    for group in optimizer.param_groups:
-        seen.append({k: v for k, v in group.items() if k != "params"})
-        for p in group["params"]:
-            seen.append(p.detach().clone())
-            seen += [(k, copy.deepcopy(v)) for k, v in sorted(optimizer.state[p].items())]
-    return seen
-
-
-def assert_equal(first: list[Any], second: list[Any]) -> None:
-    for a, b in zip(first, second, strict=True):
-        if isinstance(a, tuple):
-            assert a[0] == b[0]
-            a, b = a[1], b[1]
-        if isinstance(a, Tensor):
-            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-        else:
-            assert a == b
 
 
 def run_both(

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import make_parameters, take_steps
-from test_plan import assert_equal, snapshot
+from helpers import assert_equal, make_parameters, snapshot, take_steps
 from torch import Tensor
 
 import asgld
