@@ -134,7 +134,7 @@ def table1(
 ) -> None:
     """Measure the paper's Table 1: tables, figures and a page."""
     from asgld_study.paper import table1, table1_figures, table1_page
-    from asgld_study.paper.table1_cells import PLANS
+    from asgld_study.paper.table1_cells import EXTENTS
     from asgld_study.paper.table1_tables import measured_tables
 
     console = Console()
@@ -146,7 +146,7 @@ def table1(
     }
     command = " ".join(["asgld", *sys.argv[1:]])
     with stages(console, out) as show:
-        plan = PLANS[size.value]
+        plan = EXTENTS[size.value]
         found = table1.run_comparison(plan, folder=out / "cells", jobs=jobs, report=show)
         tables = measured_tables(found)
         tables |= table1.judged_tables(tables)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import types
-from helpers import ROOT
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

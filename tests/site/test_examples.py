@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 from typing import Any
 
-from helpers import ROOT
 import pytest
+from helpers import ROOT
 
 from asgld.curvature.points import Kind
 

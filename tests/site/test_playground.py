@@ -8,19 +8,18 @@ import random
 import re
 import shutil
 import subprocess
-from helpers import ROOT
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gaussian_noise import with_gaussian_noise
+from helpers import ROOT
 from torch import Tensor
 
 import asgld
 from asgld import noise
-from gaussian_noise import with_gaussian_noise
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem
 from asgld.run import run

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from helpers import ROOT
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import ROOT
 
 ADDRESS = "http://playground.test/"
 

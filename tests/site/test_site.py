@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import types
-from helpers import ROOT
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
+from helpers import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import importlib
 import sys
-from helpers import ROOT
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

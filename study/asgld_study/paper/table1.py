@@ -71,7 +71,7 @@ _PLANS: dict[str, dict[str, Any]] = {
 def tasks(size: Size) -> list[Task]:
     """Do the fourteen methods of the paper's table keep to the powers and logarithms printed?"""
     # Cells of the rows of the table alone; an escape ends with the fall.
-    plan = dataclasses.replace(cells.PLANS["full"], **_PLANS[size.name], rotations=(True,))
+    plan = dataclasses.replace(cells.EXTENTS["full"], **_PLANS[size.name], rotations=(True,))
     rows = {contender.label for contender in cells.contenders_of_table()}
     escapes = [
         dataclasses.replace(cell, until="fall")
@@ -85,7 +85,7 @@ EXPERIMENTS = (tasks,)
 
 
 def run_comparison(
-    plan: cells.Plan,
+    plan: cells.Extent,
     *,
     folder: Path | None = None,
     jobs: int = 1,

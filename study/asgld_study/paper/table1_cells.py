@@ -100,7 +100,7 @@ FAMILIES = (SADDLE, OCTOPUS, *REALISTIC)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Extent:
     """How much is measured.
 
     ==================  ==============================================================
@@ -141,15 +141,15 @@ class Plan:
     shrink: float = 1.0
 
 
-PLANS = {
-    "ci": Plan(
+EXTENTS = {
+    "ci": Extent(
         saddle_seeds=48, second_order_seeds=4, dims=(4, 32, 256), hessian_dims=(4, 32),
         gammas=(0.2, 0.5, 1.0), k0s=(0, 100, 1000), exponents=(0.0, 1.0), map_steps=400,
         seeds=5, trials=8, tuning_seeds=3, families=(SADDLE, OCTOPUS, REALISTIC[1]),
         octopus_dims=(2, 3, 4), octopus_steps=2000, octopus_eps=(1.0, 0.25),
         chain_methods=("gd", "cubic-newton"), rotations=(True,), shrink=0.25,
     ),
-    "full": Plan(
+    "full": Extent(
         saddle_seeds=60, second_order_seeds=30, dims=(4, 16, 64, 256, 1024, 4096),
         hessian_dims=(4, 16, 64, 256, 1024), gammas=(0.05, 0.1, 0.2, 0.5, 1.0),
         k0s=(0, 100, 1000, 10_000), exponents=(0.0, 0.5, 1.0, 1.5, 2.0), map_steps=1500,
@@ -166,7 +166,7 @@ def contenders_of_table() -> list[Contender]:
     return sorted((c for c in BY_LABEL.values() if c.row), key=lambda c: c.row)
 
 
-def all_cells(plan: Plan, tuned: Settings) -> list[Cell]:
+def all_cells(plan: Extent, tuned: Settings) -> list[Cell]:
     """Everything that `asgld table1` measures."""
     return [
         *saddle_cells(plan),
@@ -238,7 +238,7 @@ def _saddle_cell(label: str, sweep: str, options: Mapping[str, Any], **rest: Any
     return Cell("strict-saddle", BY_LABEL[label].method, options=options, tags=tags, **chosen)
 
 
-def saddle_cells(plan: Plan) -> list[Cell]:
+def saddle_cells(plan: Extent) -> list[Cell]:
     """All sweeps at the strict saddle."""
     return [
         *dimension_cells(plan),
@@ -249,7 +249,7 @@ def saddle_cells(plan: Plan) -> list[Cell]:
     ]
 
 
-def dimension_cells(plan: Plan) -> list[Cell]:
+def dimension_cells(plan: Extent) -> list[Cell]:
     """T against d, both scalings of the noise, aligned and rotated; and what needs a kick."""
     cells = []
 
@@ -280,7 +280,7 @@ def dimension_cells(plan: Plan) -> list[Cell]:
     return cells
 
 
-def curvature_cells(plan: Plan) -> list[Cell]:
+def curvature_cells(plan: Extent) -> list[Cell]:
     """T against gamma at equal noise."""
     return [
         _saddle_cell(
@@ -303,7 +303,7 @@ def _asgld_options(alpha: float, beta: float, **rest: float) -> dict[str, float]
     return {"lr": LR, "alpha": alpha, "beta": beta, "sigma": sigma, **rest}
 
 
-def late_cells(plan: Plan) -> list[Cell]:
+def late_cells(plan: Extent) -> list[Cell]:
     """T against the step k0 at which the saddle is met, for three exponents of the step."""
     return [
         _saddle_cell(
@@ -320,7 +320,7 @@ def late_cells(plan: Plan) -> list[Cell]:
     ]
 
 
-def exponent_cells(plan: Plan) -> list[Cell]:
+def exponent_cells(plan: Extent) -> list[Cell]:
     """Escape time and final gradient over (alpha, beta)."""
     return [
         _saddle_cell(
@@ -338,7 +338,7 @@ def exponent_cells(plan: Plan) -> list[Cell]:
     ]
 
 
-def control_cells(plan: Plan) -> list[Cell]:
+def control_cells(plan: Extent) -> list[Cell]:
     """What must not escape: exact gradients at the exact saddle, and noise that misses the way."""
     shape = saddle_options(16)
     silent = {**shape, "num_samples": 256, "noise": 0.3, "noise_space": "stable"}
@@ -393,7 +393,7 @@ def _is_batched(contender: Contender) -> bool:
     return contender.oracle in ("stochastic", "gradient") and contender.label != "natasha2"
 
 
-def family_cell(family: Family, contender: Contender, plan: Plan, **changes: Any) -> Cell:
+def family_cell(family: Family, contender: Contender, plan: Extent, **changes: Any) -> Cell:
     """A run of one method on one problem, but for its options."""
     cell = Cell(
         family.problem,
@@ -411,7 +411,7 @@ def family_cell(family: Family, contender: Contender, plan: Plan, **changes: Any
     return dataclasses.replace(cell, **changes)
 
 
-def searches(plan: Plan) -> dict[tuple[str, str], SettingSearch]:
+def searches(plan: Extent) -> dict[tuple[str, str], SettingSearch]:
     """One search for every method on every family: the same number of trials, other seeds."""
     found = {}
     for family in plan.families:
@@ -442,7 +442,7 @@ def proved(family: Family, contender: Contender) -> dict[str, Any] | None:
     return options_by_theory(contender, subject, cell)
 
 
-def standard_cells(plan: Plan, tuned: Settings) -> list[Cell]:
+def standard_cells(plan: Extent, tuned: Settings) -> list[Cell]:
     """Every method as tuned on every family, and by theory on the saddle.
 
     On the octopus the constants are those of a box in which the function is a hundred times as
@@ -492,7 +492,7 @@ def octopus_settings(label: str) -> dict[str, Any] | None:
     return known.get(label)
 
 
-def octopus_cells(plan: Plan, tuned: Settings) -> list[Cell]:
+def octopus_cells(plan: Extent, tuned: Settings) -> list[Cell]:
     """d saddles in a row, and saddles whose curvature is tied to eps."""
     cells = []
     for contender in CONTENDERS:
@@ -551,7 +551,7 @@ def chain_settings(label: str, eps: float) -> dict[str, Any] | None:
     return known.get(label)
 
 
-def chain_cells(plan: Plan) -> list[Cell]:
+def chain_cells(plan: Extent) -> list[Cell]:
     """The chain on which convergence, not escape, is slow: only |grad f| <= eps is asked."""
     cells = []
     for contender in CONTENDERS:

@@ -33,7 +33,7 @@ def manifest(
     size: str, found: Comparison, command: str, machine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """How the results came about."""
-    plan = cells.PLANS[size]
+    plan = cells.EXTENTS[size]
     return {
         "command": command,
         "size": size,
@@ -221,7 +221,7 @@ are too long lead to: by the letter a second-order point, and no solution."""
 
 
 def _head(made: Mapping[str, Any]) -> str:
-    plan = cells.PLANS[made["size"]]
+    plan = cells.EXTENTS[made["size"]]
     limits: dict[tuple[float, float], list[str]] = {}
     for family in plan.families:
         limit = (plan.shrink * family.max_steps, plan.shrink * family.budget)
@@ -291,7 +291,7 @@ def _claims(tables: Tables, made: Mapping[str, Any]) -> str:
    {grown(0.0)}.
 3. **ASG escapes without injected noise.** It does only if the noise of the samples has a part along
    the way down: without such a part, {100 * silent["left"]:.0f} % of the replicas left within
-   {cells.PLANS[made["size"]].control_steps:,} steps. That is no rare case: at the saddles of
+   {cells.EXTENTS[made["size"]].control_steps:,} steps. That is no rare case: at the saddles of
    mixtures, phase retrieval and deep linear networks that symmetry makes, the gradient of every
    single sample is 0, and batches of any size have no noise.
 4. **One table, one unit.** The bounds of rows 2 and 3 count iterations, those of rows 4 to 8 oracle

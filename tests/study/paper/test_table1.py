@@ -26,14 +26,14 @@ from asgld_study.engine import Measured
 from asgld_study.judge import Finding, judge_claims
 from asgld_study.paper import table1, table1_cells, table1_page, table1_tables
 from asgld_study.paper.table1 import MeasuredRow
-from asgld_study.paper.table1_cells import PLANS
+from asgld_study.paper.table1_cells import EXTENTS
 from asgld_study.paper.table1_tables import Comparison
 from asgld_study.statistics import fit_slope
 
 ROOT = Path(__file__).parents[3]
 FEW = ("agld", "asg", "asgld-batch", "carmon-cubic", "cubic-newton", "gd", "perturbed-gd")
 TINY = dataclasses.replace(
-    PLANS["ci"], saddle_seeds=4, second_order_seeds=2, dims=(4,), hessian_dims=(4,), gammas=(1.0,),
+    EXTENTS["ci"], saddle_seeds=4, second_order_seeds=2, dims=(4,), hessian_dims=(4,), gammas=(1.0,),
     k0s=(0, 10), map_steps=60, control_steps=400, seeds=2, trials=1, tuning_seeds=2,
     families=(table1_cells.SADDLE, table1_cells.OCTOPUS), octopus_dims=(1, 2), octopus_steps=200,
     octopus_eps=(1.0,), chain_eps=(1.0,), chain_steps=50, shrink=0.05,
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("table1")
     few = tuple(BY_LABEL[label] for label in FEW)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PLANS, "ci", TINY)
+        patch.setitem(EXTENTS, "ci", TINY)
         patch.setattr(table1_cells, "CONTENDERS", few)
         commands.table1(commands.TableSize.CI, 1, folder)
         yield folder
@@ -85,7 +85,7 @@ def test_logarithms_are_those_of_the_printed_bounds() -> None:
 
 @pytest.mark.parametrize("size", ["ci", "full"])
 def test_cells_differ_and_have_enough_seeds(size: str) -> None:
-    plan = PLANS[size]
+    plan = EXTENTS[size]
     cells = [*table1_cells.saddle_cells(plan), *table1_cells.chain_cells(plan)]
     fields = {json.dumps(dataclasses.asdict(cell), sort_keys=True) for cell in cells}
     assert len(fields) == len(cells)
@@ -114,7 +114,7 @@ def test_noise_has_equal_energy_or_equal_size_per_coordinate() -> None:
 
 
 def test_every_method_gets_the_same_number_of_trials() -> None:
-    searches = table1_cells.searches(PLANS["full"])
+    searches = table1_cells.searches(EXTENTS["full"])
     for family in table1_cells.FAMILIES:
         mine = [search for (name, _), search in searches.items() if name == family.name]
         assert len(mine) == len(CONTENDERS)
@@ -141,7 +141,7 @@ def test_escape_time_grows_by_the_predicted_steps_per_log_dimension(label: str) 
 
 
 def test_late_saddles_hold_alpha_one_and_not_alpha_zero() -> None:
-    plan = dataclasses.replace(PLANS["ci"], k0s=(0, 1000), saddle_seeds=9)
+    plan = dataclasses.replace(EXTENTS["ci"], k0s=(0, 1000), saddle_seeds=9)
     cells = [cell for cell in table1_cells.late_cells(plan) if cell.tags["alpha"] != 0.5]
     times = {(r.tags["alpha"], r.tags["k0"]): r.median("leave") for r in results(cells)}
     # At full size the ratios are 5.1 and 1.4; a median of nine is within a fifth of them.
@@ -150,7 +150,7 @@ def test_late_saddles_hold_alpha_one_and_not_alpha_zero() -> None:
 
 
 def test_worst_case_chain_shows_the_exponents() -> None:
-    plan = dataclasses.replace(PLANS["ci"], chain_eps=(1.0, 0.5, 0.25))
+    plan = dataclasses.replace(EXTENTS["ci"], chain_eps=(1.0, 0.5, 0.25))
     found = Comparison(results(table1_cells.chain_cells(plan)))
     # No chance is involved. The slopes tend to 2 and 3/2 as eps falls.
     assert 1.5 < table1_tables.accuracy(found, "gd", "chain")["exponent"] < 2.0
@@ -162,7 +162,7 @@ def test_octopus_holds_gradient_descent_and_not_its_perturbed_form() -> None:
         table1_cells.family_cell(
             table1_cells.OCTOPUS,
             BY_LABEL[label],
-            PLANS["full"],
+            EXTENTS["full"],
             problem_options={"dim": dim},
             options=table1_cells.octopus_settings(label),
             replicas=8,
