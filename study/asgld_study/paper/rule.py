@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -153,9 +154,34 @@ LRS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _D_INIT, _DELTA = 1e-2, 1e-6
 
 
+@dataclass(frozen=True)
+class _Logistic:
+    """The mean logistic loss of each replica's data: features (R, n, d), labels +-1 (R, n)."""
+
+    features: Tensor
+    labels: Tensor
+    num_samples: int = SAMPLES
+
+    def value(self, x: Tensor) -> Tensor:
+        margin = torch.bmm(self.features, x.unsqueeze(-1)).squeeze(-1) * self.labels
+        loss = torch.nn.functional.softplus(-margin).mean(-1)
+        return loss + 0.5 * RIDGE * x.square().sum(-1)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self._mean_grad(x, self.features, self.labels)
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        rows = torch.arange(len(x)).unsqueeze(-1)
+        return self._mean_grad(x, self.features[rows, indices], self.labels[rows, indices])
+
+    def _mean_grad(self, x: Tensor, a: Tensor, y: Tensor) -> Tensor:
+        margin = torch.bmm(a, x.unsqueeze(-1)).squeeze(-1) * y
+        pull = -y * torch.sigmoid(-margin) / y.shape[-1]
+        return torch.bmm(pull.unsqueeze(1), a).squeeze(1) + RIDGE * x
+
+
 @lru_cache(maxsize=2)
-def _data(replicas: int, seed: int, zipf: bool) -> tuple[Tensor, Tensor]:
-    """Features (R, n, d) and labels of sign +-1, (R, n)."""
+def _data(replicas: int, seed: int, zipf: bool) -> _Logistic:
     rng = np.random.default_rng(seed)
     chance = np.arange(1, DIM + 1) ** -POWER
     if not zipf:
@@ -164,7 +190,7 @@ def _data(replicas: int, seed: int, zipf: bool) -> tuple[Tensor, Tensor]:
     weights = rng.standard_normal((replicas, DIM, 1)).astype(np.float32)
     logits = (features @ weights)[..., 0]
     labels = np.where(rng.random(logits.shape) < 1.0 / (1.0 + np.exp(-logits)), 1.0, -1.0)
-    return torch.from_numpy(features), torch.from_numpy(labels.astype(np.float32))
+    return _Logistic(torch.from_numpy(features), torch.from_numpy(labels.astype(np.float32)))
 
 
 def measure_features(
@@ -172,22 +198,16 @@ def measure_features(
 ) -> dict[str, Any]:
     """Objective at the end of a run, for each replica."""
     method, options = KINDS[label]
-    features, labels = _data(replicas, seed, zipf)
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.arange(replicas).unsqueeze(-1)
+    data, generator = _data(replicas, seed, zipf), torch.Generator().manual_seed(seed)
 
-    def feed(_: Any, x: Tensor, step: int) -> Tensor:
+    def feed(door: Any, x: Tensor, step: int) -> Tensor:
         picked = torch.randint(SAMPLES, (replicas, BATCH), generator=generator)
-        a, y = features[rows, picked], labels[rows, picked]
-        margin = torch.bmm(a, x.unsqueeze(-1)).squeeze(-1) * y
-        pull = -y * torch.sigmoid(-margin) / BATCH
-        return torch.bmm(pull.unsqueeze(1), a).squeeze(1) + RIDGE * x
+        sampled: Tensor = door.sample_grad(x, picked)
+        return sampled
 
     options = {"seed": seed, "lr": lr, "d_init": _D_INIT, "delta": _DELTA, **options}
-    x = follow(method, None, torch.zeros(replicas, DIM), steps=steps, feed=feed, **options)
-    margin = torch.bmm(features, x.unsqueeze(-1)).squeeze(-1) * labels
-    loss = torch.nn.functional.softplus(-margin).mean(-1) + 0.5 * RIDGE * x.square().sum(-1)
-    final = torch.nan_to_num(loss, nan=1e6, posinf=1e6)
+    x = follow(method, data, torch.zeros(replicas, DIM), steps=steps, feed=feed, **options)
+    final = torch.nan_to_num(data.value(x), nan=1e6, posinf=1e6)
     return {"label": label, "lr": lr, "zipf": zipf, "seed": seed, "final": final.tolist()}
 
 
