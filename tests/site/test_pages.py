@@ -1,4 +1,4 @@
-"""What `python -m pages` writes into the pages is there, and a mark that shows something else is found."""
+"""The pages show what `python -m pages` writes, and a mark that shows something else is found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_numbers_and_tables_are_written_where_their_marks_are() -> None:
     new, differences, found = marks.rewrite("page", text, VALUES)
     assert new == (
         "It is 1.5<!--gain--> %, or **-0.2<!--share-->**.\n\n"
-        "<!-- table: all -->\n\n| a |\n|---|\n| 2 |\n\nEnd"
+        "<!-- table: all -->\n\n| a |\n|---|\n| 2 |\n\n."
     )
     assert [(d.page, d.mark, d.shown) for d in differences] == [
         ("page", "all", "| old |\n"),

@@ -58,8 +58,7 @@ def test_page_names_its_audience_first(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_every_block_is_run_or_marked(page: Path) -> None:
-    # python is run by tests/site/test_documentation.py and tests/site/test_tutorials.py; text is output,
-    # console what is typed into a shell.
+    # test_documentation.py and test_tutorials.py run python; text is output, console is a shell.
     fences = re.findall(r"^ *```(.*)$", page.read_text(), re.MULTILINE)
     assert set(fences[::2]) <= {"python", "text", "console"}
     assert set(fences[1::2]) <= {""}

@@ -53,7 +53,7 @@ _DIRECTION_STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class Setting:
+class EscapeSetting:
     """One saddle and one optimizer; without injected noise where beta is infinite."""
 
     alpha: float
@@ -81,7 +81,7 @@ class Setting:
 
 
 GRID = tuple(
-    Setting(*values)
+    EscapeSetting(*values)
     for values in itertools.product(
         (0.0, 0.5, 1.0), (1.0, 2.0), (0.2, 0.5, 1.0), (0, 100, 1000), (8, 64), (False, True)
     )
@@ -89,7 +89,7 @@ GRID = tuple(
 
 
 def escape_times(
-    setting: Setting,
+    setting: EscapeSetting,
     *,
     replicas: int,
     limit: int,
@@ -147,7 +147,7 @@ def measure_escape(
     replicas: int,
 ) -> dict[str, Any]:
     """Escape times of one setting, with what the recursion predicts for both criteria."""
-    setting = Setting(alpha, beta, gamma, k0, dim, rotated)
+    setting = EscapeSetting(alpha, beta, gamma, k0, dim, rotated)
     predicted = {f"{name}_predicted": setting.predict(name, sigma) for name in CRITERIA}
     limit = math.ceil(10 * max(predicted.values()))
     times = escape_times(setting, sigma=sigma, replicas=replicas, limit=limit).tolist()
@@ -159,7 +159,7 @@ def measure_noise(
     label: str, noise: str, *, beta: float, replicas: int, limit: int
 ) -> dict[str, Any]:
     """How many chains leave an aligned saddle within the limit, for noise in some directions."""
-    setting = Setting(1.0, beta, 0.5, 0, 16, False)
+    setting = EscapeSetting(1.0, beta, 0.5, 0, 16, False)
     times = escape_times(setting, replicas=replicas, limit=limit, noise=noise, share=1.0)
     return {"label": label, "noise": noise, "limit": limit, "times": times[0].tolist()}
 
@@ -290,7 +290,7 @@ def front_tasks(size: Size) -> list[Task]:
     ]
 
 
-def grid_tasks(settings: Sequence[Setting], replicas: int) -> list[Task]:
+def grid_tasks(settings: Sequence[EscapeSetting], replicas: int) -> list[Task]:
     return [
         task(measure_escape, sweep="grid", label="ASGLD", **asdict(setting), replicas=replicas)
         for setting in settings

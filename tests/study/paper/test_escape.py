@@ -14,18 +14,18 @@ from tiny_report import assert_flips, change
 from asgld_study.engine import Outcomes, measure
 from asgld_study.page import Row
 from asgld_study.paper import escape
-from asgld_study.paper.escape import Setting
+from asgld_study.paper.escape import EscapeSetting
 
 SETTINGS = [
-    Setting(alpha=0.0, beta=1.0, gamma=0.5, k0=0, dim=8, rotated=False),
-    Setting(alpha=0.0, beta=2.0, gamma=1.0, k0=100, dim=64, rotated=True),
-    Setting(alpha=0.5, beta=1.0, gamma=0.5, k0=100, dim=8, rotated=True),
-    Setting(alpha=1.0, beta=1.0, gamma=0.5, k0=100, dim=8, rotated=False),
-    Setting(alpha=1.0, beta=2.0, gamma=1.0, k0=0, dim=64, rotated=False),
+    EscapeSetting(alpha=0.0, beta=1.0, gamma=0.5, k0=0, dim=8, rotated=False),
+    EscapeSetting(alpha=0.0, beta=2.0, gamma=1.0, k0=100, dim=64, rotated=True),
+    EscapeSetting(alpha=0.5, beta=1.0, gamma=0.5, k0=100, dim=8, rotated=True),
+    EscapeSetting(alpha=1.0, beta=1.0, gamma=0.5, k0=100, dim=8, rotated=False),
+    EscapeSetting(alpha=1.0, beta=2.0, gamma=1.0, k0=0, dim=64, rotated=False),
 ]
 
 
-def _rows(settings: Sequence[Setting], replicas: int = 200) -> list[Row]:
+def _rows(settings: Sequence[EscapeSetting], replicas: int = 200) -> list[Row]:
     found = measure(escape.grid_tasks(settings, replicas))
     return [escape.grid_row(result.value) for result in found if result.value is not None]
 
@@ -51,7 +51,7 @@ def test_recursion_predicts_escape_times_over_the_whole_grid() -> None:
 
 def test_published_escape_time_misses_what_matters() -> None:
     """Theorem 3 does not know when the saddle is met; at alpha = 1 the optimizer does."""
-    met = Setting(alpha=1.0, beta=1.0, gamma=1.0, k0=0, dim=8, rotated=False)
+    met = EscapeSetting(alpha=1.0, beta=1.0, gamma=1.0, k0=0, dim=8, rotated=False)
     early, late = _rows([met, dataclasses.replace(met, k0=1000)], 60)
     assert early["published"] == late["published"]
     assert late["distance"] > 3 * early["distance"]

@@ -33,8 +33,8 @@ from asgld_study.statistics import fit_slope
 ROOT = Path(__file__).parents[3]
 FEW = ("agld", "asg", "asgld-batch", "carmon-cubic", "cubic-newton", "gd", "perturbed-gd")
 TINY = dataclasses.replace(
-    EXTENTS["ci"], saddle_seeds=4, second_order_seeds=2, dims=(4,), hessian_dims=(4,), gammas=(1.0,),
-    k0s=(0, 10), map_steps=60, control_steps=400, seeds=2, trials=1, tuning_seeds=2,
+    EXTENTS["ci"], saddle_seeds=4, second_order_seeds=2, dims=(4,), hessian_dims=(4,),
+    gammas=(1.0,), k0s=(0, 10), map_steps=60, control_steps=400, seeds=2, trials=1, tuning_seeds=2,
     families=(table1_cells.SADDLE, table1_cells.OCTOPUS), octopus_dims=(1, 2), octopus_steps=200,
     octopus_eps=(1.0,), chain_eps=(1.0,), chain_steps=50, shrink=0.05,
 )  # fmt: skip
