@@ -8,7 +8,7 @@
 import { fillNormals } from "./noise.mjs";
 
 const UPDATE_STREAM = 0;
-/** The stream of asgld_study.experiments.gaussian, so that a run with noisy gradients is the same there. */
+/** The stream of tests/gaussian_noise.py, so that a run with noisy gradients is the same there. */
 const GRADIENT_STREAM = 0x6a55;
 
 function inversePower(metric, exponent) {
