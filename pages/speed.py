@@ -50,7 +50,7 @@ BOUNDS = {
 }
 CHAINS = {
     "`asgld.run`, with its counts, records and stopping": "run",
-    "the optimizer alone in a loop": "optimizer",
+    "the optimizer alone in a loop": "chains",
     "the same rule compiled by JAX's vmap": "jax vmap",
 }
 # Bytes that a step reads and writes for an element, and elements on a rank of the cluster's plan.

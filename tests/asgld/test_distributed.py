@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from distributed_cases import (
+    FEW_ROWS,
     LAYOUTS,
     PLACINGS,
     ROUNDED_LAYOUTS,
@@ -49,14 +50,17 @@ Outcomes = list[dict[str, dict[Any, Any]]]
 
 
 @pytest.fixture(scope="session")
-def outcomes_of(run_once: Callable[..., Path]) -> Callable[[int], Outcomes]:
+def outcomes_of(
+    run_once: Callable[..., Path], request: pytest.FixtureRequest
+) -> Callable[[int], Outcomes]:
     """Return what each rank saw, by world size."""
+    rows = ROWS if request.config.getoption("--slow") else FEW_ROWS
 
     @functools.cache
     def outcomes(world_size: int) -> Outcomes:
         folder = run_once(
             f"table-{world_size}",
-            lambda folder: run_ranks(train_table, world_size, folder),
+            lambda folder: run_ranks(train_table, world_size, folder, rows),
         )
         return [
             torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(world_size)
@@ -81,7 +85,11 @@ def _compare(seen: list[Outcome], layout: Layout, row: Row, **tolerance: Any) ->
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize(
+    "row",
+    [row if row in FEW_ROWS else pytest.param(row, marks=pytest.mark.slow) for row in ROWS],
+    ids=str,
+)
 def test_layout_gives_the_bits_of_one_process(
     row: Row, world_size: int, outcomes_of: Callable[[int], Outcomes]
 ) -> None:
