@@ -22,6 +22,7 @@ pytest.register_assert_rewrite("helpers", "method_cases")
 
 # Two workers share two cores; a test that is about threads sets their number itself.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

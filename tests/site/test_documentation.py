@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 import types
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
+
+from asgld.methods import METHODS
+from asgld.problems import PROBLEMS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -28,6 +32,9 @@ def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     # A real module, since dataclasses look theirs up.
     module = types.ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    # A page may add a method or a problem of its own.
+    monkeypatch.setattr("asgld.methods.METHODS", copy.copy(METHODS))
+    monkeypatch.setattr("asgld.problems.PROBLEMS", copy.copy(PROBLEMS))
     for block in _blocks(page):
         exec(compile(block, str(page), "exec", dont_inherit=True), module.__dict__)
 

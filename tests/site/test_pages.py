@@ -27,9 +27,7 @@ def test_pages_show_what_the_results_give() -> None:
 
 
 def test_numbers_and_tables_are_written_where_their_marks_are() -> None:
-    text = (
-        "It is 7<!--gain--> %, or **-9.99<!--share-->**.\n\n<!-- table: all -->\n\n| old |\n\nEnd"
-    )
+    text = "It is 7<!--gain--> %, or **-9.99<!--share-->**.\n\n<!-- table: all -->\n\n| old |\n\n."
     new, differences, found = marks.rewrite("page", text, VALUES)
     assert new == (
         "It is 1.5<!--gain--> %, or **-0.2<!--share-->**.\n\n"
