@@ -213,7 +213,7 @@ WIDER_CASES = ([torch.float32, torch.float64, torch.bfloat16], WIDER, [0, 1, 100
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name", "k"), (itertools.product if IS_GPU else pairwise)(*WIDER_CASES)
+    ("dtype", "name", "k"), [*(itertools.product if IS_GPU else pairwise)(*WIDER_CASES)]
 )
 def test_triton_step_is_the_loop_for_the_wider_rule(dtype: torch.dtype, name: str, k: int) -> None:
     ours = problem(1100, dtype=dtype, sum_dtype=torch.float32 if dtype.itemsize == 2 else dtype)
