@@ -35,23 +35,14 @@ _ROW_14 = {"alpha": 0.0, "beta": 1.0, "batch_slope": 1.0}
 
 @dataclass(frozen=True)
 class Contender:
-    """A row of the comparison.
+    """A row of the comparison."""
 
-    Args:
-        label: its word in tables.
-        method: the name of the method.
-        oracle: its class: "stochastic", "gradient", "hvp" or "hessian"; rows are compared within.
-        fixed: options that are part of what it is.
-        batch: samples per gradient where the problem is a finite sum; None for full gradients.
-        row: its number in the paper's Table 1; 0 for comparators.
-    """
-
-    label: str
+    label: str  # its word in tables
     method: str
-    oracle: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    batch: int | None = None
-    row: int = 0
+    oracle: str  # "stochastic", "gradient", "hvp" or "hessian"; rows of one class are compared
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # options that every run has
+    batch: int | None = None  # samples per gradient of a finite sum; None for full gradients
+    row: int = 0  # in the paper's Table 1; 0 for comparators
 
     @property
     def search_ranges(self) -> dict[str, tuple[float, float]]:

@@ -41,27 +41,16 @@ _GRID = {"color": GRAY, "alpha": 0.35, "linewidth": 0.5}
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of an experiment, made from the outcomes alone.
+    """A figure of an experiment, made from the outcomes alone."""
 
-    Args:
-        name: of its files.
-        experiment: whose outcome it shows.
-        title: its heading.
-        caption: what to look at.
-        alt: what is drawn, for those who do not see it.
-        draw: outcomes -> matplotlib Figure.
-        also: other experiments whose outcomes it reads.
-        paper: whether it needs a white background in dark pages too.
-    """
-
-    name: str
-    experiment: str
+    name: str  # of its files
+    experiment: str  # the experiment whose outcome it shows
     title: str
-    caption: str
-    alt: str
-    draw: Callable[[Outcomes], Any]
-    also: tuple[str, ...] = ()
-    paper: bool = False
+    caption: str  # what to look at
+    alt: str  # what is drawn, for readers who do not see it
+    draw: Callable[[Outcomes], Any]  # outcomes -> matplotlib Figure
+    also: tuple[str, ...] = ()  # other experiments whose outcomes it reads
+    paper: bool = False  # whether it needs a white background in dark pages too
 
     def render(self, outcomes: Outcomes, kinds: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
         """The figure in each kind of file; equal outcomes give equal bytes."""

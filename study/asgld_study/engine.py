@@ -51,17 +51,12 @@ _WHOLE = ""  # in place of a name: all of a module
 
 @dataclass(frozen=True)
 class Task:
-    """`function(**options)`, which returns a mapping that JSON can hold.
+    """`function(**options)`, which returns a mapping that JSON can hold."""
 
-    Args:
-        function: at the top level of a module, so that other processes find it.
-        options: plain values.
-        label: its name for people; no part of the key.
-    """
-
+    # at the top level of a module, so that other processes find it
     function: Callable[..., Mapping[str, Any]]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # plain values
+    label: str = ""  # for people; no part of the key
 
     @property
     def key(self) -> str:
@@ -303,30 +298,17 @@ def _watched(parent: int) -> Callable[[int, bytes, bytes], tuple[int, Any]]:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured.
-
-    ================  ==============================================================
-    field             meaning
-    ================  ==============================================================
-    study             data sets and steps of the simulation study
-    sweep             the same for its sweeps over settings, spaces and starts
-    chains, steps     chains and steps where exponents are fitted
-    grid              steps of each point of a map over (alpha, beta), and of bounds
-    minima            largest number of steps from a saddle to a minimum
-    escapes           chains of each escape
-    dims              dimensions of the saddle
-    ================  ==============================================================
-    """
+    """How much is measured."""
 
     name: str
-    study: tuple[int, int]
-    sweep: tuple[int, int]
-    chains: int
-    steps: int
-    grid: int
-    minima: int
-    escapes: int
-    dims: tuple[int, ...]
+    study: tuple[int, int]  # data sets and steps of the simulation study
+    sweep: tuple[int, int]  # the same for its sweeps over settings, spaces and starts
+    chains: int  # where exponents are fitted
+    steps: int  # where exponents are fitted
+    grid: int  # steps of each point of a map over (alpha, beta), and of bounds
+    minima: int  # largest number of steps from a saddle to a minimum
+    escapes: int  # chains of each escape
+    dims: tuple[int, ...]  # of the saddle
 
 
 SIZES = {
@@ -344,15 +326,9 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question to the optimizers.
+    """A question to the optimizers."""
 
-    Args:
-        name: on the command line and in the report.
-        title, question: for the report.
-        tasks: the tasks at a size.
-    """
-
-    name: str
+    name: str  # on the command line and in the report
     title: str
     question: str
     tasks: Callable[[Size], list[Task]]

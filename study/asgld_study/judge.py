@@ -41,24 +41,16 @@ LOG_D = 1.25
 
 @dataclass(frozen=True)
 class Check:
-    """A number with its interval, and whether it lies where the claim says (None: open).
+    """A number with its interval, and whether it lies where the claim says."""
 
-    Args:
-        says: what the number is.
-        value, low, high: the number and its interval.
-        least, most: the range that is asked for; infinite where it has no end.
-        passed: whether it is so.
-        core: whether the claim stands and falls with it.
-    """
-
-    says: str
+    says: str  # what the number is
     value: float
     low: float
     high: float
-    least: float
+    least: float  # of the range that is asked for; infinite where it has no end
     most: float
-    passed: bool | None
-    core: bool = True
+    passed: bool | None  # None: open
+    core: bool = True  # whether the claim stands and falls with it
 
     @property
     def asked(self) -> str:
@@ -96,25 +88,15 @@ Checks = Iterator[Check]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper.
+    """A statement of the paper."""
 
-    Args:
-        name: short, such as "E1".
-        says: the claim in our words.
-        where: in the paper.
-        experiments: what `checks` reads.
-        checks: outcomes -> checks.
-        note: what is true instead, where that is known; shown unless the claim holds.
-        item: the statement in `asgld.theory.items`, whose verdict by proof stands beside ours.
-    """
-
-    name: str
-    says: str
-    where: str
-    experiments: tuple[str, ...]
+    name: str  # short, such as "E1"
+    says: str  # the claim in our words
+    where: str  # the place in the paper
+    experiments: tuple[str, ...]  # the experiments that `checks` reads
     checks: Callable[[Outcomes], Checks]
-    note: str = ""
-    item: str = ""
+    note: str = ""  # what is true instead, where that is known; shown unless the claim holds
+    item: str = ""  # the statement in `asgld.theory.items`, whose verdict by proof stands beside
 
 
 def claim(

@@ -70,30 +70,19 @@ def table(name: str) -> Callable[[Callable[[Outcomes], list[Row]]], DataTable]:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a page tells, of any topics.
-
-    Args:
-        title: of the page.
-        intro: its first paragraph, as HTML.
-        outcomes, findings, pictures, tables: those of the topics told of.
-        command: repeats one experiment, whose name replaces {}.
-        about: a paragraph on the settings, as HTML.
-        settings: name -> value, equal for equal runs.
-        environment: name -> value, equal for equal machines.
-        times: name -> value, different in every run.
-    """
+    """What a page tells, of any topics."""
 
     title: str
-    intro: str
+    intro: str  # the first paragraph, as HTML
     outcomes: Outcomes
     findings: Sequence[Finding] = ()
     pictures: Sequence[Picture] = ()
     tables: Sequence[DataTable] = ()
-    command: str = "asgld reproduce --only {}"
-    about: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    times: Mapping[str, str] = field(default_factory=dict)
+    command: str = "asgld reproduce --only {}"  # repeats one experiment, whose name replaces {}
+    about: str = ""  # a paragraph on the settings, as HTML
+    settings: Mapping[str, str] = field(default_factory=dict)  # equal for equal runs
+    environment: Mapping[str, str] = field(default_factory=dict)  # equal for equal machines
+    times: Mapping[str, str] = field(default_factory=dict)  # different in every run
 
 
 def environment() -> dict[str, str]:

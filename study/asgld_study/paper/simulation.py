@@ -61,22 +61,15 @@ _KEEPERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """One line of the paper's list: a method of the family and how it gets its gradients.
+    """One line of the paper's list: a method of the family and how it gets its gradients."""
 
-    Args:
-        number, label: in the paper's list.
-        method, options: the optimizer.
-        batch, slope: B_k = min(n, floor(B + s k)); no B stands for full gradients.
-        lr_decay: q, for the step size lr (1 + k)^-q.
-    """
-
-    number: str
+    number: str  # in the paper's list
     label: str
     method: str
     options: dict[str, Any] = field(default_factory=dict)
-    batch: int | None = None
-    slope: float = 0.0
-    lr_decay: float = 0.0
+    batch: int | None = None  # B of B_k = min(n, floor(B + s k)); None stands for full gradients
+    slope: float = 0.0  # s
+    lr_decay: float = 0.0  # q, for the step size lr (1 + k)^-q
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -115,19 +115,12 @@ def as_outcomes(found: Comparison) -> Outcomes:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One method of the table.
-
-    Args:
-        printed: what the paper prints, and what is known of it.
-        label: its word here.
-        chain: exponent of 1/eps on the chain, as :func:`accuracy` gives it; None if it was not run.
-        times: dimension -> steps of each replica until the function fell.
-    """
+    """One method of the table."""
 
     printed: Table1Row
-    label: str
-    chain: Mapping[str, Any] | None
-    times: dict[int, list[float]]
+    label: str  # our word for the method
+    chain: Mapping[str, Any] | None  # as `accuracy` gives it; None if the chain was not run
+    times: dict[int, list[float]]  # dimension -> steps of each replica until the function fell
 
     @property
     def median_steps(self) -> dict[int, float]:
@@ -254,8 +247,6 @@ _OWN_ROWS = {
     13: "ASGLD (1, 1)",
     14: "ASGLD (0, 1), B = k",
 }
-# Power of log d in the printed bound, by row; other rows print none.
-_LOG_POWERS = {4: 1, 5: 1, 6: 1, 8: 4, 11: 1, 12: 1, 13: 1, 14: 1}
 _CURVATURE = {"hessian", "hvp", "sample_hvp"}
 
 
@@ -264,14 +255,14 @@ def _row(number: int, o: Outcomes) -> Checks:
     if row.chain is not None and not math.isnan(row.printed.eps_power):
         says = "exponent of 1/eps on the worst-case chain"
         yield bound_check(says, row.chain, row.printed.eps_power + SLACK)
-    if number in _LOG_POWERS and row.growth is not None:
+    if row.printed.log_power >= 1 and row.growth is not None:
         small, large, grown = row.growth
-        allowed = (math.log(large) / math.log(small)) ** (_LOG_POWERS[number] - 1)
+        allowed = (math.log(large) / math.log(small)) ** (row.printed.log_power - 1)
         says = f"one escape: T({large}) over T({small}), in units of log d"
         yield at_most(says, grown, LOG_D * allowed)
     if number in _OWN_ROWS:
         yield from _own_row(number, o)
-    extra = sorted(_needs(row.printed.method) & _CURVATURE - _printed_calls(row.printed.oracle))
+    extra = sorted(_needs(row.printed.method) & _CURVATURE - row.printed.curvature_calls)
     says = f"oracle calls beyond those printed ({', '.join(extra) or 'none'})"
     yield at_most(says, len(extra), 0, core=False)
 
@@ -290,13 +281,6 @@ def _own_row(number: int, o: Outcomes) -> Checks:
 
 def _needs(name: str) -> frozenset[str]:
     return frozenset(method(name).needs)
-
-
-def _printed_calls(oracle: str) -> set[str]:
-    """The calls for curvature that the table grants; a Hessian includes its products."""
-    if "product" in oracle:
-        return {"hvp", "sample_hvp"}
-    return _CURVATURE if "Hessian" in oracle else set()
 
 
 @claim("M15", "section 2", "table1", item="Section 2")

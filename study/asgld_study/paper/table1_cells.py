@@ -50,28 +50,18 @@ HESSIAN = ("cubic-newton", "trace", "trust-exact")
 
 @dataclass(frozen=True)
 class Family:
-    """A problem of the comparison, and a smaller one on which settings are searched for.
-
-    Args:
-        name, problem, options: the problem.
-        small: what is different in the smaller one.
-        start: of all methods, so that none is excluded: beside the saddle, or random.
-        eps, gamma: of the second-order point that ends a run.
-        max_steps: limit of a run; the search has a third of it.
-        budget: limit in gradient-equivalents.
-        trials: of the search at most, for every method alike.
-    """
+    """A problem of the comparison, and a smaller one on which settings are searched for."""
 
     name: str
     problem: str
     options: Mapping[str, Any]
-    small: Mapping[str, Any]
-    start: str
-    eps: float
+    small: Mapping[str, Any]  # options that are different in the smaller problem
+    start: str  # of all methods, so that none is excluded: beside the saddle, or random
+    eps: float  # of the second-order point that ends a run
     gamma: float
-    max_steps: int
-    budget: float = 5_000.0
-    trials: int = 16
+    max_steps: int  # of a run; the search has a third of them
+    budget: float = 5_000.0  # in gradient-equivalents
+    trials: int = 16  # of the search at most, for every method alike
 
 
 SADDLE = Family("saddle", "strict-saddle",
@@ -101,35 +91,20 @@ FAMILIES = (SADDLE, OCTOPUS, *REALISTIC)
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured.
+    """How much is measured."""
 
-    ==================  ==============================================================
-    field               meaning
-    ==================  ==============================================================
-    saddle_seeds        replicas of a sweep at the saddle
-    second_order_seeds  the same for methods that run one replica at a time
-    dims, hessian_dims  dimensions of the saddle, and those with whole Hessians
-    gammas, k0s         curvatures, and steps at which the saddle is met
-    exponents           alpha and beta of the map, of `map_steps` steps
-    seeds               replicas of all other cells
-    trials              of a search, each of `tuning_seeds` replicas
-    families            problems of the comparison
-    shrink              factor of the families' limits on steps and cost
-    ==================  ==============================================================
-    """
-
-    saddle_seeds: int
-    second_order_seeds: int
-    dims: tuple[int, ...]
-    hessian_dims: tuple[int, ...]
-    gammas: tuple[float, ...]
-    k0s: tuple[int, ...]
-    exponents: tuple[float, ...]
+    saddle_seeds: int  # replicas of a sweep at the saddle
+    second_order_seeds: int  # the same for methods that run one replica at a time
+    dims: tuple[int, ...]  # of the saddle
+    hessian_dims: tuple[int, ...]  # dimensions with whole Hessians
+    gammas: tuple[float, ...]  # curvatures of the saddle
+    k0s: tuple[int, ...]  # steps at which the saddle is met
+    exponents: tuple[float, ...]  # alpha and beta of the map
     map_steps: int
-    seeds: int
-    trials: int
-    tuning_seeds: int
-    families: tuple[Family, ...]
+    seeds: int  # replicas of all other cells
+    trials: int  # of a search
+    tuning_seeds: int  # replicas of a trial
+    families: tuple[Family, ...]  # problems of the comparison
     octopus_dims: tuple[int, ...]
     octopus_steps: int
     octopus_eps: tuple[float, ...]
@@ -138,7 +113,7 @@ class Extent:
     chain_steps: int = 20_000
     control_steps: int = 2000
     rotations: tuple[bool, ...] = (True, False)
-    shrink: float = 1.0
+    shrink: float = 1.0  # factor of the families' limits on steps and cost
 
 
 EXTENTS = {
