@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from asgld_study.paper import (
-    accumulator,
-    bounds,
-    escape,
-    minima,
-    rates,
-    rule,
-    simulation,
-    table1,
-)
+from asgld_study.paper import accumulator, bounds, escape, minima, rates, rule, simulation, table1
 
 TOPICS = (rule, accumulator, bounds, rates, escape, minima, table1, simulation)
 EXPERIMENTS = tuple(experiment for topic in TOPICS for experiment in topic.EXPERIMENTS)

@@ -26,21 +26,11 @@ import numpy as np
 from asgld.methods import method
 from asgld.theory import Table1Row, table1
 from asgld.theory.plots import COLORS
+from asgld_study import judge
 from asgld_study.cells import measure_cells
 from asgld_study.drawing import INK, legend, panels, picture, series
 from asgld_study.engine import Measured, Outcomes, Size, Task, experiment
-from asgld_study.judge import (
-    LOG_D,
-    LOGS,
-    SLACK,
-    Check,
-    Checks,
-    Claim,
-    at_most,
-    between,
-    claim,
-    verdict,
-)
+from asgld_study.judge import LOG_D, LOGS, SLACK, Check, Checks, Claim, at_most, between, claim
 from asgld_study.page import DataTable
 from asgld_study.paper import table1_cells as cells
 from asgld_study.paper.minima import dim_growth, eps_power
@@ -345,7 +335,7 @@ CLAIMS = (
 def judged_tables(tables: Mapping[str, TableRows]) -> dict[str, TableRows]:
     """Table 1 with its verdicts, and the checks of known laws, from the measured tables."""
     laws = [
-        {"check": c.says, "measured": c.number, "asked": c.asked, "verdict": verdict([c])}
+        {"check": c.says, "measured": c.number, "asked": c.asked, "verdict": judge.verdict([c])}
         for c in law_checks(tables)
     ]
     return {"table1": table_rows(tables), "checks": laws}
@@ -390,8 +380,8 @@ def table_rows(tables: Mapping[str, TableRows]) -> TableRows:
 def bound_verdict(row: Mapping[str, Any] | None, bound: float) -> str:
     """The verdict on a printed power of 1/eps; not testable where the numbers say nothing."""
     if row is None or not is_informative(row, bound):
-        return verdict([])
-    return verdict([bound_check("exponent of 1/eps", row, bound + SLACK)])
+        return judge.verdict([])
+    return judge.verdict([bound_check("exponent of 1/eps", row, bound + SLACK)])
 
 
 def _shown(row: Mapping[str, Any], name: str) -> str:
