@@ -350,7 +350,7 @@ def table1(
     ),
 ) -> None:
     """Measure the paper's Table 1: tables, figures and a page."""
-    from asgld_study.paper import table1, table1_figures, table1_page
+    from asgld_study.paper import table1, table1_page
     from asgld_study.paper.table1_cells import EXTENTS
     from asgld_study.paper.table1_tables import measured_tables
 
@@ -372,10 +372,10 @@ def table1(
         write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         write_text(out / "table1.md", table1_page.page(tables, manifest))
         outcomes = table1.as_outcomes(found)
-        for done, picture in enumerate(table1_figures.PICTURES, start=1):
+        for done, picture in enumerate(table1_page.PICTURES, start=1):
             content = picture.render(outcomes, ("png",))["png"]
             write_bytes(out / "figures" / f"{picture.name}.png", content)
-            show("figures", done, len(table1_figures.PICTURES), picture.name)
+            show("figures", done, len(table1_page.PICTURES), picture.name)
     console.print(_table(tables["checks"], "What theory predicts"))
     _print_failures(console, found.results)
     console.print(f"page: {out / 'table1.md'}   tables, figures, manifest: {out}")

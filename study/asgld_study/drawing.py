@@ -69,7 +69,7 @@ class Picture:
             return drawn
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return of_topic, (self.draw.__module__, "PICTURES", self.name)
+        return of_topic, (self.draw.__module__, Picture, self.name)
 
 
 def picture(

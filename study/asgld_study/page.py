@@ -148,62 +148,36 @@ def _draw(work: tuple[Picture, Outcomes]) -> dict[str, Any]:
 
 def render(told: Contents, drawings: Mapping[str, str]) -> str:
     """The whole page; `drawings` are the figures as SVG, by name."""
-    parts = [
-        _header(told),
-        _ledger(told.findings),
-        *(_experiment(outcome, told, drawings) for outcome in told.outcomes.values()),
-        _details(told.findings),
-        _about(told),
-    ]
-    body = "\n".join(parts)
-    style, script = ((_ASSETS / name).read_text() for name in ("report.css", "report.js"))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(told.title)}</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#ledger">To the verdicts</a>
-{body}
-<script>
-{script}</script>
-</body>
-</html>
-"""
-
-
-def _header(told: Contents) -> str:
-    cards = "\n".join(
+    frame, style, script = (
+        (_ASSETS / name).read_text() for name in ("report.html", "report.css", "report.js")
+    )
+    cards = (
         f'<li class="{_CLASSES[name]}"><strong>{count}</strong> {name}</li>'
         for name, count in tally(told.findings).items()
     )
-    links = "\n".join(
+    links = (
         f'<li><a href="#{name}">{_text(outcome.experiment.title)}</a></li>'
         for name, outcome in told.outcomes.items()
     )
     failed = [name for name, outcome in told.outcomes.items() if outcome.errors]
     warning = f"Incomplete: {', '.join(failed)}. The claims that rest on it say so."
-    return f"""<header>
-<button id="theme" type="button" hidden></button>
-<h1>{_text(told.title)}</h1>
-<p>{told.intro}</p>
-{_failed(warning) if failed else ""}
-<ul class="tally" aria-label="Verdicts">
-{cards}
-</ul>
-<nav aria-label="Experiments"><ul>
-<li><a href="#ledger">All claims and verdicts</a></li>
-{links}
-<li><a href="#details">Numbers behind each verdict</a></li>
-<li><a href="#about">Settings, machine, times</a></li>
-</ul></nav>
-</header>
-<main>"""
+    details = "\n".join(map(_detail, told.findings))
+    sections = (
+        _ledger(told.findings),
+        *(_experiment(outcome, told, drawings) for outcome in told.outcomes.values()),
+        _section("details", "Numbers behind each verdict", details),
+        _about(told),
+    )
+    return frame.format(
+        title=_text(told.title),
+        style=style,
+        script=script,
+        intro=told.intro,
+        warning=_failed(warning) if failed else "",
+        cards="\n".join(cards),
+        links="\n".join(links),
+        sections="\n".join(sections),
+    )
 
 
 def _ledger(findings: Sequence[Finding]) -> str:
@@ -229,10 +203,6 @@ checks under <a href="#details">Numbers behind each verdict</a>.
 {meanings}</p>
 {_table(names, rows, "Select a heading to sort.")}""",
     )
-
-
-def _details(findings: Sequence[Finding]) -> str:
-    return _section("details", "Numbers behind each verdict", "\n".join(map(_detail, findings)))
 
 
 def _detail(finding: Finding) -> str:
@@ -289,25 +259,18 @@ def _experiment(outcome: Measured, told: Contents, drawings: Mapping[str, str]) 
 
 
 def _about(told: Contents) -> str:
-    outcomes = told.outcomes
-    seconds = {name: f"{outcome.seconds:.1f}" for name, outcome in outcomes.items()}
-    seconds["all"] = f"{sum(outcome.seconds for outcome in outcomes.values()):.1f}"
-    return (
-        _section(
-            "about",
-            "Settings, machine, times",
-            f"""<p>{told.about}</p>
+    seconds = {name: outcome.seconds for name, outcome in told.outcomes.items()}
+    shown = {name: f"{n:.1f}" for name, n in {**seconds, "all": sum(seconds.values())}.items()}
+    return _section(
+        "about",
+        "Settings, machine, times",
+        f"""<p>{told.about}</p>
 {_pairs("Size of this run", ("what", "how much"), told.settings)}
 {_pairs("Environment", ("what", "which"), told.environment)}
 {VOLATILE[0]}
-{_pairs("Processor seconds of each experiment", ("experiment", "seconds"), seconds)}
+{_pairs("Processor seconds of each experiment", ("experiment", "seconds"), shown)}
 {_pairs("This run", ("what", "when"), told.times)}
 {VOLATILE[1]}""",
-        )
-        + """
-</main>
-<footer><p>Figures as SVG and PDF are in the folder <code>figures</code> beside this page, tables as
-CSV in <code>tables</code>.</p></footer>"""
     )
 
 

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from asgld import cli
 from asgld_study import engine
+from asgld_study.commands import choose
 from asgld_study.engine import Experiment, Store, Task, measure, run_experiments, task
 from asgld_study.paper import EXPERIMENTS, rates
-from asgld_study.commands import choose
 
 # Experiments that take little time and yet have several tasks.
 FEW = ("lag", "plateau", "noise")

@@ -102,8 +102,8 @@ def test_slope_of_medians_covers_the_truth() -> None:
     assert abs(fit.value - 7.0) < 5 * 1.25 / math.sqrt(40 * 5)
     assert fit.low < fit.value < fit.high
     samples[1] = (np.full(40, np.inf), np.zeros(40, bool))
-    assert fit_slope(x, samples, log_time=False).points == 3
-    assert math.isnan(fit_slope(x[:1], samples[:1], log_time=True).value)
+    assert fit_slope(x, samples, log_time=False)["points"] == 3
+    assert math.isnan(fit_slope(x[:1], samples[:1], log_time=True)["value"])
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,6 @@ def power_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (power_tasks,)
-
-
 @claim("L1", "Lemma 1", "accumulator", item="Lemma 1")
 def l1(o: Outcomes) -> Checks:
     """E D_k^-phi is of order k^-phi.
@@ -122,9 +119,6 @@ def l2(o: Outcomes) -> Checks:
         yield between(says, sums[str(phi)], 1 - phi - SLACK, 1 - phi + SLACK)
 
 
-CLAIMS = (l1, l2)
-
-
 @picture("accumulator")
 def powers_of_d(o: Outcomes) -> Any:
     """Powers of D and their sums
@@ -149,7 +143,3 @@ def powers_of_d(o: Outcomes) -> Any:
     right.set(title="Lemma 2", xlabel=r"$\phi$", ylabel=r"exponent of $\sum Tr\,D^{-\phi}$")
     legend(figure, right, 3)
     return figure
-
-
-PICTURES = (powers_of_d,)
-TABLES = ()

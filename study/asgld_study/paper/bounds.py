@@ -75,9 +75,6 @@ def term_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (term_tasks,)
-
-
 def _ratio(value: dict[str, Any], version: str) -> Any:
     """The smallest E|grad f|^2 over the bound, at each k."""
     bound = np.sum([value[version][name] for name in TERMS], axis=0)
@@ -96,7 +93,7 @@ def _check(labels: Sequence[str], o: Outcomes) -> Checks:
             yield at_most(says, worst, 1.0, core=version == "published")
 
 
-CLAIMS = (
+BOUNDS = (
     Claim(
         "T1",
         "ASGLD: the smallest expected squared gradient is at most I1 + I2 + I3.",
@@ -154,7 +151,3 @@ def measured_over_bound(o: Outcomes) -> Any:
         axes[row, 0].set_ylabel(f"measured / {version}")
     legend(figure, axes[0, 0])
     return figure
-
-
-PICTURES = (measured_over_bound,)
-TABLES = ()

@@ -58,10 +58,10 @@ class EscapeSetting:
 
     alpha: float
     beta: float
-    gamma: float
-    k0: int
-    dim: int
-    rotated: bool
+    gamma: float = 0.5
+    k0: int = 100
+    dim: int = 16
+    rotated: bool = True
 
     @property
     def variance(self) -> float:
@@ -126,28 +126,18 @@ def escape_times(
     d_init = 1.0 + setting.k0 * (DELTA + setting.variance)
     options: dict[str, Any] = {"lr": LR, "alpha": setting.alpha, "delta": DELTA, "d_init": d_init}
     if math.isinf(setting.beta):
-        follow("asg", saddle, x0, look, steps=limit, feed=feed, **options)
+        name = "asg"
     else:
-        options |= {"beta": setting.beta, "sigma": sigma}
-        follow("asgld", saddle, x0, look, steps=limit, feed=feed, **options)
+        name, options = "asgld", {**options, "beta": setting.beta, "sigma": sigma}
+    follow(name, saddle, x0, look, steps=limit, feed=feed, **options)
     return times
 
 
 def measure_escape(
-    sweep: str,
-    label: str,
-    alpha: float,
-    beta: float,
-    *,
-    gamma: float = 0.5,
-    k0: int = 100,
-    dim: int = 16,
-    rotated: bool = True,
-    sigma: float = SIGMA,
-    replicas: int,
+    sweep: str, label: str, *, sigma: float = SIGMA, replicas: int, **of_setting: Any
 ) -> dict[str, Any]:
     """Escape times of one setting, with what the recursion predicts for both criteria."""
-    setting = EscapeSetting(alpha, beta, gamma, k0, dim, rotated)
+    setting = EscapeSetting(**of_setting)
     predicted = {f"{name}_predicted": setting.predict(name, sigma) for name in CRITERIA}
     limit = math.ceil(10 * max(predicted.values()))
     times = escape_times(setting, sigma=sigma, replicas=replicas, limit=limit).tolist()
@@ -178,10 +168,9 @@ class _Quadratic:
 
 
 def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int) -> dict[str, Any]:
-    """Eight escape directions of different curvature: when has the first left, when the last?
+    """When has the first of eight directions left, when the last?
 
-    Args:
-        spread: largest over smallest curvature of the eight; the largest is 0.5.
+    Their curvatures are 0.5 at most; `spread` is the largest over the smallest.
     """
     eigenvalues = torch.ones(16, dtype=torch.float64)
     eigenvalues[:8] = -torch.logspace(-math.log10(spread), 0.0, 8, dtype=torch.float64) / 2.0
@@ -295,9 +284,6 @@ def grid_tasks(settings: Sequence[EscapeSetting], replicas: int) -> list[Task]:
         task(measure_escape, sweep="grid", label="ASGLD", **asdict(setting), replicas=replicas)
         for setting in settings
     ]
-
-
-EXPERIMENTS = (dimension_tasks, law_tasks, noise_tasks, direction_tasks, front_tasks)
 
 
 # ------------------------------------------------------------------------------------ claims
@@ -462,9 +448,6 @@ def e7(o: Outcomes) -> Checks:
     yield at_most(says, ratio_of_medians(left(1.0, 0.5), left(0.5, 1.0)), 1.0, core=False)
 
 
-CLAIMS = (e1, e2, e3, e4, e5, e6, e7)
-
-
 # ------------------------------------------------------------------------------------ pictures
 
 
@@ -594,15 +577,6 @@ def escape_against_accuracy(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (
-    times_over_d,
-    times_by_law,
-    shares_by_noise,
-    times_by_direction,
-    escape_against_accuracy,
-)
-
-
 def draw_grid(rows: Sequence[Row]) -> Any:
     """Measured against predicted median escape times, one point per setting, both criteria."""
     figure = new_figure(9.5, 4.4)
@@ -663,7 +637,7 @@ def grid_row(value: Mapping[str, Any]) -> Row:
     return {**setting, **row, "published": published, **ratios}
 
 
-TABLES = tuple(
+TIMES = tuple(
     DataTable(name, name, "Median steps, measured and predicted.", escape_rows(name))
     for name in ("dimension", "escape", "front")
 )

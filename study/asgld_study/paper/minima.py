@@ -129,9 +129,6 @@ def minima_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (minima_tasks,)
-
-
 @claim("E8", "Theorem 4", "minima", item="Theorem 4")
 def e8(o: Outcomes) -> Checks:
     """To a minimum: log d / eps^4 (ASGLD, ASG), log d / eps^2 (AGLD, and ASGLD with B = k).
@@ -146,9 +143,6 @@ def e8(o: Outcomes) -> Checks:
             small, large, grown = dim_growth(o, label, noise)
             says = f"{label}, noise fixed {words}: T({large}) over T({small}), in units of log d"
             yield at_most(says, grown, LOG_D, core=noise == "fixed")
-
-
-CLAIMS = (e8,)
 
 
 def eps_power(o: Outcomes, label: str, *, samples: bool = False) -> Estimate:
@@ -206,9 +200,6 @@ def steps_to_a_minimum(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (steps_to_a_minimum,)
-
-
 @table("minima")
 def minima_rows(o: Outcomes) -> list[Row]:
     """Steps to a minimum."""
@@ -222,6 +213,3 @@ def minima_rows(o: Outcomes) -> list[Row]:
         }
         for v in o["minima"].values
     ]
-
-
-TABLES = (minima_rows,)

@@ -283,9 +283,6 @@ def lag_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (study_tasks, setting_tasks, space_tasks, start_tasks, lag_tasks)
-
-
 # ------------------------------------------------------------------------------------ claims
 
 
@@ -378,9 +375,6 @@ def x5(o: Outcomes) -> Checks:
     first = earlier((10_000.0 * np.array(agld)).tolist(), _hits(o, "4"))
     says = "AGLD (0, 1) before ASGLD (1, 1), B = 1, counted in single-sample gradients"
     yield at_least(says, first, 0.5, core=False)
-
-
-CLAIMS = (x1, x2, x3, x4, x5)
 
 
 # ------------------------------------------------------------------------------------ pictures
@@ -539,16 +533,6 @@ def ends_by_lag(o: Outcomes) -> Any:
     return _pair_of_ends(o, "lag", "lag", pair, gap=0.24)
 
 
-PICTURES = (
-    study_paths,
-    study_ends,
-    times_near_by_setting,
-    ends_by_space,
-    ends_by_start,
-    ends_by_lag,
-)
-
-
 # ------------------------------------------------------------------------------------ tables
 
 
@@ -594,15 +578,12 @@ def variant_rows(name: str, *keys: str) -> Callable[[Outcomes], list[Row]]:
     return rows
 
 
-TABLES = (
-    study_rows,
-    *(
-        DataTable(name, name, caption, variant_rows(name, *keys))
-        for name, caption, keys in (
-            ("settings", "Every setting.", ("lr", "sigma")),
-            ("spaces", "In x.", ("space", "lr", "d_init")),
-            ("starts", "Every start of D.", ("lr", "d_init", "delta")),
-            ("lag", "By the literal algorithm.", ("lag",)),
-        )
-    ),
+VARIANTS = tuple(
+    DataTable(name, name, caption, variant_rows(name, *keys))
+    for name, caption, keys in (
+        ("settings", "Every setting.", ("lr", "sigma")),
+        ("spaces", "In x.", ("space", "lr", "d_init")),
+        ("starts", "Every start of D.", ("lr", "d_init", "delta")),
+        ("lag", "By the literal algorithm.", ("lag",)),
+    )
 )

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,24 +70,13 @@ def tasks(size: Size) -> list[Task]:
     return [cell.task for cell in (*cells.chain_cells(plan), *escapes) if cell.label in rows]
 
 
-EXPERIMENTS = (tasks,)
-
-
 def run_comparison(
-    plan: cells.Extent,
-    *,
-    folder: Path | None = None,
-    jobs: int = 1,
-    report: Callable[[str, int, int, str], None] = lambda *_: None,
+    plan: cells.Extent, report: Callable[..., None] = lambda *_: None, **how: Any
 ) -> Comparison:
     """Search for settings, then measure all cells of `asgld table1`.
 
-    Args:
-        plan: how much is measured.
-        folder, jobs: as for `asgld_study.engine.measure`.
-        report: hears (stage, done, all, what).
+    `how` is as for `asgld_study.engine.measure`; `report` hears (stage, done, all, what).
     """
-    how: dict[str, Any] = {"folder": folder, "jobs": jobs}
     searches = cells.searches(plan)
     found = run_searches(list(searches.values()), **how, report=partial(report, "settings"))
     tuned = dict(zip(searches, found, strict=True))
@@ -100,7 +88,7 @@ def as_outcomes(found: Comparison) -> Outcomes:
     """The comparison as what the experiment gave, for pictures."""
     values = [vars(result) for result in found.results if not result.error]
     errors = [result.error for result in found.results if result.error]
-    return {"table1": Measured(EXPERIMENTS[0], values, errors)}
+    return {"table1": Measured(tasks, values, errors)}
 
 
 @dataclass(frozen=True)
@@ -198,15 +186,12 @@ def table1_picture(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (table1_picture,)
-TABLES = (
-    DataTable(
-        "table1",
-        "table1",
-        "Powers of 1/eps on the worst-case chain, and steps until f fell below a saddle in d "
-        "dimensions. Tuned comparisons on more problems: asgld table1.",
-        report_rows,
-    ),
+report_table = DataTable(
+    "table1",
+    "table1",
+    "Powers of 1/eps on the worst-case chain, and steps until f fell below a saddle in d "
+    "dimensions. Tuned comparisons on more problems: asgld table1.",
+    report_rows,
 )
 
 
@@ -273,6 +258,20 @@ def _needs(name: str) -> frozenset[str]:
     return frozenset(method(name).needs)
 
 
+ROW_CLAIMS = tuple(
+    Claim(
+        f"M{i}",
+        f"{row.statement} {row.bound}, by {row.oracle}.",
+        f"Table 1, row {i}",
+        ("table1", "minima") if i in _OWN_ROWS else ("table1",),
+        partial(_row, i),
+        row.correction,
+        row.name,
+    )
+    for i, row in enumerate(table1(), start=1)
+)
+
+
 @claim("M15", "section 2", "table1", item="Section 2")
 def m15(o: Outcomes) -> Checks:
     """Two Hessian-vector methods need log d / eps^1.25.
@@ -309,24 +308,6 @@ def _takes_batches(name: str) -> bool:
         return "sample_grad" in method(name, batch_size=4).needs
     except (TypeError, ValueError):
         return "sample_grad" in _needs(name)
-
-
-CLAIMS = (
-    *(
-        Claim(
-            f"M{i}",
-            f"{row.statement} {row.bound}, by {row.oracle}.",
-            f"Table 1, row {i}",
-            ("table1", "minima") if i in _OWN_ROWS else ("table1",),
-            partial(_row, i),
-            row.correction,
-            row.name,
-        )
-        for i, row in enumerate(table1(), start=1)
-    ),
-    m15,
-    m16,
-)
 
 
 # ------------------------------------------------------------------------------------ judged

@@ -236,18 +236,6 @@ def exponent_figure(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (
-    dimension_figure,
-    accuracy_figure,
-    curvature_figure,
-    late_figure,
-    survival_figure,
-    path_figure,
-    profile_figure,
-    exponent_figure,
-)
-
-
 def compare_picture(results: Sequence[CellResult], title: str) -> draw.Picture:
     """The figure of `asgld compare`: value against cost, and which replicas have not arrived."""
 

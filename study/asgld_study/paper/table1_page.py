@@ -19,15 +19,17 @@ import asgld
 import asgld_study
 from asgld.run.files import as_csv, write_text
 from asgld_study.catalog import BY_LABEL, CONTENDERS
-from asgld_study.engine import NUMERICS
+from asgld_study.drawing import Picture
+from asgld_study.engine import NUMERICS, parts_of
 from asgld_study.page import as_text, markdown, markdown_table
 from asgld_study.paper import table1_cells as cells
+from asgld_study.paper import table1_figures
 from asgld_study.paper.table1 import judged_tables, predicted_slope
-from asgld_study.paper.table1_figures import PICTURES
 from asgld_study.paper.table1_tables import PRICES, Comparison, TableRows, price_name
 from asgld_study.settings import SETTINGS
 
 Tables = Mapping[str, TableRows]
+PICTURES = parts_of(table1_figures, Picture)
 _TEXT = Path(asgld_study.__file__).parent / "assets" / "table1.md"
 
 

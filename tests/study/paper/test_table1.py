@@ -22,8 +22,8 @@ from asgld.theory.published import VERDICTS
 from asgld_study import commands
 from asgld_study.catalog import BY_LABEL, CONTENDERS
 from asgld_study.cells import Cell, CellResult, measure_cells, start_points
-from asgld_study.engine import Measured
-from asgld_study.judge import Finding, judge_claims
+from asgld_study.engine import Measured, parts_of
+from asgld_study.judge import Claim, Finding, judge_claims
 from asgld_study.paper import table1, table1_cells, table1_page, table1_tables
 from asgld_study.paper.table1 import MeasuredRow
 from asgld_study.paper.table1_cells import EXTENTS
@@ -137,7 +137,7 @@ def test_escape_time_grows_by_the_predicted_steps_per_log_dimension(label: str) 
     ]  # fmt: skip
     samples = [result.times("fall") for result in results(cells)]
     slope = fit_slope(np.log(dims).tolist(), samples, log_time=False)
-    assert abs(slope.value - table1.predicted_slope()) < 5 * 0.95
+    assert abs(slope["value"] - table1.predicted_slope()) < 5 * 0.95
 
 
 def test_late_saddles_hold_alpha_one_and_not_alpha_zero() -> None:
@@ -223,8 +223,9 @@ def findings(
     chain = {"exponent": power, "low": power, "high": power, "points": 3}
     rows = [MeasuredRow(p, p.method, chain, times) for p in printed_rows()]
     monkeypatch.setattr(table1, "measured_rows", lambda _: rows)
-    outcomes = {name: Measured(table1.EXPERIMENTS[0]) for name in ("table1", "minima")}
-    wanted = [table1.CLAIMS[number - 1] for number in numbers]
+    outcomes = {name: Measured(table1.tasks) for name in ("table1", "minima")}
+    claims = parts_of(table1, Claim)
+    wanted = [claims[number - 1] for number in numbers]
     return {f.claim.name: f for f in judge_claims(wanted, outcomes)}
 
 
