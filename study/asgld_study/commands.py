@@ -31,13 +31,12 @@ from asgld.problems import Problem, problem_names
 from asgld.problems import problem as make_problem
 from asgld.run.files import as_bytes, as_csv, write_bytes, write_text
 from asgld_study import page
-from asgld_study.catalog import BY_LABEL, Contender
+from asgld_study.catalog import BY_LABEL, Contender, SettingSearch, options_by_theory, run_searches
 from asgld_study.cells import Cell, CellResult, measure_cells
 from asgld_study.engine import SIZES, Experiment, Size, measure, run_experiments
 from asgld_study.judge import Finding, judge_claims, tally
 from asgld_study.paper import CLAIMS, EXPERIMENTS, PICTURES, TABLES, rates
 from asgld_study.paper import escape as saddles
-from asgld_study.tuning import SettingSearch, options_by_theory, run_searches
 
 _DEFAULT = "gd,perturbed-gd,agld,asgld,cubic-newton"
 # Hears (stage, done, all, what).
@@ -451,11 +450,7 @@ def _escape_table(rows: Sequence[page.Row]) -> Table:
 
 @contextlib.contextmanager
 def stages(console: Console, out: Path | None = None) -> Iterator[Show]:
-    """A bar for each stage; a folder that cannot be written ends the command with one line.
-
-    Args:
-        out: the folder to name in that line.
-    """
+    """A bar for each stage; a folder `out` that cannot be written ends it with one line."""
     columns = (
         TextColumn("{task.description:32.32s}"),
         BarColumn(),

@@ -354,13 +354,13 @@ def parts_of(topic: Any, kind: type[Part]) -> tuple[Part, ...]:
     return tuple(part for parts in found for part in parts if isinstance(part, kind))
 
 
-def of_topic(module: str, kind: type[Part], name: str) -> Part:
+def of_topic(module: str, kind: type[Any], name: str) -> Any:
     """A part of a topic by its name, for other processes.
 
     A decorated function cannot travel: its name stands for the part that it was turned into.
     """
-    parts: Any = parts_of(importlib.import_module(module), kind)
-    return next(part for part in parts if part.name == name)
+    topic = importlib.import_module(module)
+    return next(part for part in parts_of(topic, kind) if part.name == name)
 
 
 @dataclass(frozen=True)

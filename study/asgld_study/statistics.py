@@ -120,9 +120,7 @@ def _over(a: FloatArray, b: FloatArray) -> FloatArray:
 def slope(x: npt.ArrayLike, columns: FloatArray, *, seed: int = 0) -> Estimate:
     """Slope of the log of the mean over chains against x, by a bootstrap over chains.
 
-    Args:
-        x: positions, (T,).
-        columns: positive numbers, (T, chains).
+    The columns are of positive numbers, (T, chains), at the positions x, (T,).
     """
     position = np.asarray(x, dtype=np.float64)
     centered = position - position.mean()

@@ -6,9 +6,9 @@ from asgld_study.drawing import Picture
 from asgld_study.engine import Experiment, parts_of
 from asgld_study.judge import Claim
 from asgld_study.page import DataTable
-from asgld_study.paper import accumulator, bounds, escape, minima, rates, rule, simulation, table1
+from asgld_study.paper import bounds, escape, minima, rates, rule, simulation, table1
 
-TOPICS = (rule, accumulator, bounds, rates, escape, minima, table1, simulation)
+TOPICS = (rule, bounds, rates, escape, minima, table1, simulation)
 EXPERIMENTS = tuple(part for topic in TOPICS for part in parts_of(topic, Experiment))
 CLAIMS = tuple(part for topic in TOPICS for part in parts_of(topic, Claim))
 PICTURES = tuple(part for topic in TOPICS for part in parts_of(topic, Picture))

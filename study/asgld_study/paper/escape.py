@@ -23,20 +23,11 @@ from asgld.problems import problem
 from asgld.theory import escape_recursion, published_escape_time
 from asgld.theory.plots import COLORS, new_figure
 from asgld_study import drawing as draw
+from asgld_study import statistics as stats
 from asgld_study.chains import View, follow, noisy
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOG_D, Checks, at_least, at_most, between, claim
 from asgld_study.page import DataTable, Row
-from asgld_study.statistics import (
-    Estimate,
-    median,
-    misfit,
-    ratio_of_means,
-    ratio_of_medians,
-    scaled,
-    share,
-    time_slope,
-)
 
 LR, SIGMA, DELTA, RADIUS, DROP, VARIANCE = 0.1, 0.1, 0.01, 1.0, 0.5, 0.1
 CRITERIA = ("distance", "value")
@@ -192,9 +183,6 @@ def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int)
     return {"alpha": alpha, "lr": lr, "spread": spread, "first": first, "last": last}
 
 
-# ------------------------------------------------------------------------------------ tasks
-
-
 def _escape(
     sweep: str, label: str, alpha: float, beta: float, *, replicas: int, **rest: Any
 ) -> Task:
@@ -305,7 +293,7 @@ def _over_d(o: Outcomes, sweep: str, label: str, rotated: bool) -> list[dict[str
 
 
 def _medians(values: Sequence[Mapping[str, Any]], name: str = "distance") -> list[float]:
-    return [median(value[name])["value"] for value in values]
+    return [stats.median(value[name])["value"] for value in values]
 
 
 @claim("E1", "Theorem 3", "dimension", item="Theorem 3")
@@ -319,13 +307,13 @@ def e1(o: Outcomes) -> Checks:
     for (sweep, label), rotated in itertools.product(_SWEEPS, (False, True)):
         found = _over_d(o, sweep, label, rotated)
         small, large = found[len(found) // 2 - 1], found[-1]
-        grown = ratio_of_medians(large["value"], small["value"])
+        grown = stats.ratio_of_medians(large["value"], small["value"])
         allowed = math.log(large["dim"]) / math.log(small["dim"])
         says = (
             f"{label}, {_SCALES[sweep]}, {'rotated' if rotated else 'aligned'}: "
             f"T({large['dim']}) over T({small['dim']}), in units of log d"
         )
-        yield at_most(says, scaled(grown, 1 / allowed), LOG_D)
+        yield at_most(says, stats.scaled(grown, 1 / allowed), LOG_D)
 
 
 @claim("E2", "Theorem 3", "escape", item="Theorem 3")
@@ -338,10 +326,10 @@ def e2(o: Outcomes) -> Checks:
         found = o["escape"].select(sweep="gamma", label=label)
         gammas, medians = [v["gamma"] for v in found], _medians(found)
         a3 = -math.log(min(gammas)) + np.geomspace(1e-3, 1e3, 400)
-        worst, best = misfit(medians, 1.0 / (np.log(gammas) + a3[:, None]))
+        worst, best = stats.misfit(medians, 1.0 / (np.log(gammas) + a3[:, None]))
         says = f"{label}: largest log residual of 1/(log gamma + a3), best a3 = {a3[best]:.2f}"
         yield at_most(says, worst, 0.25)
-        fit = time_slope(np.log(gammas).tolist(), [v["distance"] for v in found])
+        fit = stats.time_slope(np.log(gammas).tolist(), [v["distance"] for v in found])
         says = f"{label}: exponent of gamma (smaller gamma, later escape)"
         yield at_most(says, fit, 0.0, core=False)
         predicted = np.log([v["distance_predicted"] for v in found])
@@ -361,9 +349,9 @@ def e3(o: Outcomes) -> Checks:
         times: list[float] = o["escape"].one(sweep=sweep, alpha=alpha, beta=beta)["distance"]
         return times
 
-    ratio = ratio_of_medians(left("beta", 0.0, 4.0), left("beta", 0.0, 0.0))
+    ratio = stats.ratio_of_medians(left("beta", 0.0, 4.0), left("beta", 0.0, 0.0))
     yield between("alpha = 0, so min = 0: T(beta = 4) over T(beta = 0)", ratio, 0.8, 1.25)
-    ratio = ratio_of_medians(left("pair", 1.0, 0.5), left("pair", 0.5, 1.0))
+    ratio = stats.ratio_of_medians(left("pair", 1.0, 0.5), left("pair", 0.5, 1.0))
     yield between("min = 0.5: T(1, 0.5) over T(0.5, 1)", ratio, 0.8, 1.25)
 
 
@@ -375,7 +363,7 @@ def e4(o: Outcomes) -> Checks:
     """
     for label in KINDS:
         found = [v for v in o["escape"].select(sweep="k0", label=label) if v["k0"] > 0]
-        fit = time_slope([math.log(v["k0"]) for v in found], [v["distance"] for v in found])
+        fit = stats.time_slope([math.log(v["k0"]) for v in found], [v["distance"] for v in found])
         yield at_most(f"{label}: exponent of k0 in the escape time", fit, 0.02)
 
 
@@ -388,7 +376,7 @@ def e5(o: Outcomes) -> Checks:
     where = {"all": "everywhere", "stable": "in stable directions only", "none": "nowhere"}
     for noise, words in where.items():
         value = o["noise"].one(label="ASG (1)", noise=noise)
-        left = share(np.isfinite(value["times"]))
+        left = stats.share(np.isfinite(value["times"]))
         says = f"gradient noise {words}: share that left within {value['limit']} steps"
         yield at_least(says, left, 0.9, core=noise == "all")
 
@@ -404,7 +392,7 @@ def e6(o: Outcomes) -> Checks:
         plain, adaptive = (
             min(
                 (v["last"] for v in o["directions"].select(alpha=alpha, spread=spread)),
-                key=lambda times: median(times)["value"],
+                key=lambda times: stats.median(times)["value"],
             )
             for alpha in (0.0, 1.0)
         )
@@ -412,7 +400,7 @@ def e6(o: Outcomes) -> Checks:
             f"eight directions {words}: time until the last has left, alpha = 1 over alpha = 0, "
             "each at its best step"
         )
-        yield at_most(says, ratio_of_medians(adaptive, plain), 1.0)
+        yield at_most(says, stats.ratio_of_medians(adaptive, plain), 1.0)
 
 
 @claim("E7", "Theorem 3, remark iii", "front", "region", item="Theorem 3 remark iii")
@@ -426,26 +414,26 @@ def e7(o: Outcomes) -> Checks:
         times: list[float] = o["front"].one(alpha=alpha, beta=beta)["distance"]
         return times
 
-    def final(alpha: float, beta: float) -> Estimate:
-        error: Estimate = o["region"].one(alpha=alpha, beta=beta)["final"]
+    def final(alpha: float, beta: float) -> stats.Estimate:
+        error: stats.Estimate = o["region"].one(alpha=alpha, beta=beta)["final"]
         return error
 
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-        sooner = ratio_of_medians(left(*one), left(*other))
-        closer = ratio_of_means(final(*one), final(*other))
+        sooner = stats.ratio_of_medians(left(*one), left(*other))
+        closer = stats.ratio_of_means(final(*one), final(*other))
         return sooner["high"] < 1.0 and closer["high"] < 1.0
 
     # At alpha = 0 a constant batch leaves a floor that no beta changes.
     for alpha in (0.5, 1.0):
-        ratio = ratio_of_medians(left(alpha, 2.0), left(alpha, 0.5))
+        ratio = stats.ratio_of_medians(left(alpha, 2.0), left(alpha, 0.5))
         yield at_least(f"alpha = {alpha:g}: T(beta = 2) over T(beta = 0.5)", ratio, 1.0)
-        ratio = ratio_of_means(final(alpha, 2.0), final(alpha, 0.5))
+        ratio = stats.ratio_of_means(final(alpha, 2.0), final(alpha, 0.5))
         says = f"alpha = {alpha:g}: final E|grad f|^2 at beta = 2 over that at 0.5"
         yield at_most(says, ratio, 1.0)
     better = sum(beats((v["alpha"], v["beta"]), (1.0, 1.0)) for v in o["front"].values)
     yield at_most("exponents that beat (1, 1) in escape and in final error", better, 0, core=False)
     says = "T(1, 0.5) over T(0.5, 1): a smaller beta shortens escapes as much as a smaller alpha"
-    yield at_most(says, ratio_of_medians(left(1.0, 0.5), left(0.5, 1.0)), 1.0, core=False)
+    yield at_most(says, stats.ratio_of_medians(left(1.0, 0.5), left(0.5, 1.0)), 1.0, core=False)
 
 
 # ------------------------------------------------------------------------------------ pictures
@@ -597,23 +585,20 @@ def draw_grid(rows: Sequence[Row]) -> Any:
     return figure
 
 
-# ------------------------------------------------------------------------------------ tables
+# column of the tables -> key of the value
+_COLUMNS = {"sweep": "sweep", "method": "label", "d": "dim"}
+_COLUMNS |= {name: name for name in ("gamma", "k0", "beta")}
 
 
 def escape_rows(name: str) -> Callable[[Outcomes], list[Row]]:
     def rows(o: Outcomes) -> list[Row]:
         return [
             {
-                "sweep": v["sweep"],
-                "method": v["label"],
-                "d": v["dim"],
-                "gamma": v["gamma"],
-                "k0": v["k0"],
-                "beta": v["beta"],
+                **{column: v[key] for column, key in _COLUMNS.items()},
                 "rotated": "yes" if v["rotated"] else "no",
-                "distance": median(v["distance"])["value"],
+                "distance": stats.median(v["distance"])["value"],
                 "predicted": v["distance_predicted"],
-                "value": median(v["value"])["value"],
+                "value": stats.median(v["value"])["value"],
                 "predicted value": v["value_predicted"],
             }
             for v in o[name].values

@@ -51,8 +51,7 @@ def measure_minima(
 ) -> dict[str, Any]:
     """Crossing times of one method in one dimension for every eps.
 
-    Args:
-        noise: "fixed" per coordinate, or "total": as much in all as four coordinates have.
+    The noise is "fixed" per coordinate, or "total": as much in all as four coordinates have.
     """
     (method, alpha, beta, theta), eps = KINDS[label], accuracies(label)
     saddle = problem("strict-saddle", dim=dim, gamma=GAMMA)

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from asgld.theory import plots, rate
@@ -34,9 +33,8 @@ from asgld_study.landscapes import LANDSCAPES, start
 from asgld_study.page import Row, table
 from asgld_study.paper.bounds import SMOOTHNESS, TERMS, growth, late
 from asgld_study.paper.minima import eps_power
-from asgld_study.statistics import Estimate, mean, named, scaled, slope
+from asgld_study.statistics import BoolArray, Estimate, FloatArray, mean, named, scaled, slope
 
-FloatArray = npt.NDArray[np.float64]
 LR, DELTA, SIGMA, VARIANCE = 0.5, 0.1, 0.3, 0.3
 # Of the accumulator, where "small" is taken at its word.
 TINY_DELTA = 1e-8
@@ -128,7 +126,7 @@ def _exponent(x: FloatArray, columns: FloatArray) -> Estimate:
     return {"value": -fit["value"], "low": -fit["high"], "high": -fit["low"]}
 
 
-def _last_decade(log_k: FloatArray) -> npt.NDArray[np.bool_]:
+def _last_decade(log_k: FloatArray) -> BoolArray:
     return np.asarray(log_k >= log_k[-1] - math.log(10.0) - 1e-9)
 
 
@@ -573,9 +571,6 @@ def region_by_theory(_: Outcomes) -> Any:
     Two maps of the exponent of the bound over alpha and beta, as published and corrected.
     """
     return plots.region_map(resolution=120)
-
-
-# ------------------------------------------------------------------------------------ tables
 
 
 @table("plateau")

@@ -347,9 +347,6 @@ def rare_features(o: Outcomes) -> Any:
     return figure
 
 
-# ------------------------------------------------------------------------------------ tables
-
-
 @table("identities")
 def identity_rows(o: Outcomes) -> list[Row]:
     """Largest differences after 200 steps, and distances of distributions."""

@@ -218,9 +218,6 @@ def measure_study(
     return {**names, **changes, "samples": samples, **watch.found()}
 
 
-# ------------------------------------------------------------------------------------ tasks
-
-
 def _runs(amount: tuple[int, int], **options: Any) -> Task:
     """A configuration on so many data sets for so many steps."""
     return task(measure_study, replicas=amount[0], steps=amount[1], **options)
@@ -531,9 +528,6 @@ def ends_by_lag(o: Outcomes) -> Any:
     """
     pair = {"ONE": "one step", "TWO": "two steps, as printed"}
     return _pair_of_ends(o, "lag", "lag", pair, gap=0.24)
-
-
-# ------------------------------------------------------------------------------------ tables
 
 
 @table("study")

@@ -26,6 +26,7 @@ from asgld.methods import method
 from asgld.theory import Table1Row, table1
 from asgld.theory.plots import COLORS
 from asgld_study import judge
+from asgld_study.catalog import run_searches
 from asgld_study.cells import measure_cells
 from asgld_study.drawing import INK, legend, panels, picture, series
 from asgld_study.engine import Measured, Outcomes, Size, Task, experiment
@@ -35,7 +36,6 @@ from asgld_study.paper import table1_cells as cells
 from asgld_study.paper.minima import dim_growth, eps_power
 from asgld_study.paper.table1_tables import Comparison, TableRows, accuracy
 from asgld_study.statistics import Estimate, ratio_of_medians
-from asgld_study.tuning import run_searches
 
 # ------------------------------------------------------------------------------------ the report
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgld.problems import Problem, problem
-from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
+from asgld_study import catalog
+from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, SettingSearch, Tuned
 from asgld_study.cells import Cell
-from asgld_study.tuning import SettingSearch, Tuned, options_by_theory
 
 # (family, label) -> settings that a search found
 Settings = Mapping[tuple[str, str], Tuned]
@@ -177,7 +177,7 @@ def saddle_settings(label: str, dim: int, noise: str, gamma: float = GAMMA) -> d
         return {"lr": LR, "damping": 1.0, "sigma": sigma_for(dim, noise)}
     if label == "noisy-sgd":
         return {"lr": LR, "noise": ENERGY / LR if noise == "equal" else 1.0}
-    by_theory = proved_options(
+    by_theory = catalog.proved_options(
         BY_LABEL[label], subject, eps=_EPS, gamma=gamma / 2, gap=gamma**2 / 4
     )
     assert by_theory is not None
@@ -414,7 +414,7 @@ def proved(family: Family, contender: Contender) -> dict[str, Any] | None:
     """Options by theory on a family; None where the problem proves no constants."""
     subject = problem(family.problem, **family.options)
     cell = Cell(family.problem, "gd", start=family.start, eps=family.eps, gamma=family.gamma)
-    return options_by_theory(contender, subject, cell)
+    return catalog.options_by_theory(contender, subject, cell)
 
 
 def standard_cells(plan: Extent, tuned: Settings) -> list[Cell]:
