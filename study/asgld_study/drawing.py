@@ -91,8 +91,10 @@ def picture(
 # ------------------------------------------------------------------------------------ panels
 
 
-def panels(rows: int, columns: int, height: float, **shared: Any) -> tuple[Any, Any]:
-    """A figure of the page's width, and its axes as a 2-D array."""
+def panels(
+    rows: int, columns: int, height: float, used: int | None = None, **shared: Any
+) -> tuple[Any, Any]:
+    """A figure of the page's width, and its axes as a 2-D array, of which the first are used."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.4, height), layout="constrained")
@@ -100,6 +102,8 @@ def panels(rows: int, columns: int, height: float, **shared: Any) -> tuple[Any, 
     for panel in axes.flat:
         panel.grid(**_GRID)
         panel.set_axisbelow(True)
+    for panel in axes.flat[used:] if used else ():
+        panel.set_axis_off()
     return figure, axes
 
 

@@ -31,17 +31,14 @@ from asgld_study.judge import Finding, as_row, tally
 Row = dict[str, Any]
 VOLATILE = ("<!-- times -->", "<!-- /times -->")
 _ASSETS = Path(__file__).parent / "assets"
-# verdict -> its class in the style sheet
-_CLASSES = dict(
-    zip(VERDICTS, ("holds", "correction", "unsupported", "refuted", "untestable"), strict=True)
-)
-_MEANINGS = (
-    "all checks pass",
-    "its core does, a detail does not",
-    "the numbers leave it open",
-    "a core check fails",
-    "no number speaks for or against it",
-)
+# verdict -> its class in the style sheet, and its meaning
+_CLASSES = {
+    "holds": ("holds", "all checks pass"),
+    "holds with correction": ("correction", "its core does, a detail does not"),
+    "not supported": ("unsupported", "the numbers leave it open"),
+    "refuted": ("refuted", "a core check fails"),
+    "not testable": ("untestable", "no number speaks for or against it"),
+}
 _LONG = 24  # characters of a cell beyond which it gets a wide column
 _FOLDED = 20  # rows beyond which a table is folded
 
@@ -152,7 +149,7 @@ def render(told: Contents, drawings: Mapping[str, str]) -> str:
         (_ASSETS / name).read_text() for name in ("report.html", "report.css", "report.js")
     )
     cards = (
-        f'<li class="{_CLASSES[name]}"><strong>{count}</strong> {name}</li>'
+        f'<li class="{_CLASSES[name][0]}"><strong>{count}</strong> {name}</li>'
         for name, count in tally(told.findings).items()
     )
     links = (
@@ -192,9 +189,7 @@ def _ledger(findings: Sequence[Finding]) -> str:
         for f in findings
     ]
     names = ("claim", "verdict", "says", "decided by", "where")
-    meanings = "\n".join(
-        f"{_verdict(name)}: {meaning}." for name, meaning in zip(VERDICTS, _MEANINGS, strict=True)
-    )
+    meanings = "\n".join(f"{_verdict(name)}: {_CLASSES[name][1]}." for name in VERDICTS)
     return _section(
         "ledger",
         "Claims and verdicts",
@@ -295,7 +290,7 @@ def _failed(words: str) -> str:
 
 
 def _verdict(name: str) -> str:
-    return f'<span class="verdict {_CLASSES[name]}">{name}</span>'
+    return f'<span class="verdict {_CLASSES[name][0]}">{name}</span>'
 
 
 def _figure(picture: Picture, drawing: str, command: str) -> str:
@@ -393,11 +388,9 @@ def markdown_table(
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
 ) -> str:
-    """Rows as a table; columns that no row fills are left out.
+    """Rows as a table, with all columns unless they are given, but for those to drop.
 
-    Args:
-        columns: all by default, in the order in which rows have them.
-        drop: columns to leave out.
+    Columns have the order in which rows have them. Columns that no row fills are left out.
     """
     if not rows:
         return "(nothing at this size)"

@@ -76,7 +76,7 @@ def _noisy_waves(variance: float, theta: float = 0.0, mask: Any = 1.0) -> Any:
 
     def gradient(x: torch.Tensor, step: int) -> torch.Tensor:
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype) * mask
-        lambda x: x.sin().add_(noise, alpha=math.sqrt(variance * (1.0 + step) ** -theta))
+        return x.sin().add_(noise, alpha=math.sqrt(variance * (1.0 + step) ** -theta))
 
     return gradient
 
@@ -108,7 +108,8 @@ def test_followed_chains_are_the_bare_optimizer_bit_for_bit(name: str, case: str
         given["feed"] = chains.noisy(variance, theta=theta, seed=5, mask=mask)
     seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
     last = chains.follow(
-        name, LANDSCAPES["waves"], x0, lambda view: seen.append((view.step, view.x.clone(), view.D)),
+        name, LANDSCAPES["waves"], x0,
+        lambda view: seen.append((view.step, view.x.clone(), view.D)),
         steps=20, seed=4, lr=0.1, **given, **OPTIONS[name],
     )  # fmt: skip
     iterates, accumulators = _bare(

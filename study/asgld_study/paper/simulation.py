@@ -391,7 +391,8 @@ def study_paths(o: Outcomes) -> Any:
     """
     values = o["study"].values
     rows = -(-len(values) // 3)
-    figure, axes = draw.panels(rows, 3, 1.75 * rows + 0.4, sharex=True, sharey=True)
+    shape = (rows, 3, 1.75 * rows + 0.4, len(values))
+    figure, axes = draw.panels(*shape, sharex=True, sharey=True)
     for panel, value in zip(axes.flat, values, strict=False):
         steps, bands = np.array(value["steps"][1:]), value["bands"]
         low, middle, high = (draw.clipped(bands[q][1:]) for q in ("q10", "median", "q90"))
@@ -400,8 +401,6 @@ def study_paths(o: Outcomes) -> Any:
         panel.plot(steps, middle, color=COLORS[0], label="median")
         panel.axhline(HIT, color=COLORS[1], linestyle="--", linewidth=0.9, label=f"error {HIT}")
         draw.log_log(panel, ylim=(1e-5, 1e6), title=f"{value['number']}  {value['label']}")
-    for panel in axes.flat[len(values) :]:
-        panel.set_axis_off()
     draw.outer(axes, "iteration", "squared error")
     draw.legend(figure, axes[0, 0])
     return figure
@@ -450,7 +449,7 @@ def times_near_by_setting(o: Outcomes) -> Any:
     """
     values = o["settings"].values
     labels = list(dict.fromkeys(v["label"] for v in values))
-    figure, axes = draw.panels(2, 4, 3.9, sharex=True, sharey=True)
+    figure, axes = draw.panels(2, 4, 3.9, len(labels), sharex=True, sharey=True)
     for panel, label in zip(axes.flat, labels, strict=False):
         mine = [v for v in values if v["label"] == label]
         for i, sigma in enumerate(sorted({v.get("sigma", 0.0) for v in mine})):
@@ -461,8 +460,6 @@ def times_near_by_setting(o: Outcomes) -> Any:
         panel.set(xscale="log", ylim=(-0.05, 1.05))
         panel.set_title(label, fontsize=7.5)
         draw.plain(panel.xaxis, lrs)
-    for panel in axes.flat[len(labels) :]:
-        panel.set_axis_off()
     draw.outer(axes, "lr", "time near the truth")
     draw.legend(figure, axes[0, 0])
     return figure

@@ -154,12 +154,10 @@ def path_figure(o: Outcomes) -> Any:
     families = numbers.tuned_families(Comparison.of(o))
     columns = min(3, len(families))
     rows = -(-len(families) // columns)
-    figure, axes = draw.panels(rows, columns, 2.5 * rows + 0.9)
+    figure, axes = draw.panels(rows, columns, 2.5 * rows + 0.9, len(families))
     for panel, (family, results) in zip(axes.flat, families.items(), strict=False):
         _paths(panel, results)
         panel.set_title(family)
-    for panel in axes.flat[len(families) :]:
-        panel.set_axis_off()
     draw.outer(axes, "gradient-equivalents", "f above the lowest")
     draw.legend(figure, axes, 6, fontsize=7)
     return figure
@@ -176,7 +174,7 @@ def profile_figure(o: Outcomes) -> Any:
     """
     rows = numbers.realistic_rows(Comparison.of(o))
     problems = list(dict.fromkeys(row["problem"] for row in rows))
-    figure, axes = draw.panels(2, 3, 5.6, sharey=True)
+    figure, axes = draw.panels(2, 3, 5.6, 5, sharey=True)
     taus = np.geomspace(1, 1e3, 200)
     oracles = ("all", "stochastic", "gradient", "hvp", "hessian")
     for panel, oracle in zip(axes.flat, oracles, strict=False):
@@ -194,7 +192,6 @@ def profile_figure(o: Outcomes) -> Any:
             shares = (np.array(found)[:, None] <= taus).mean(axis=0)
             _draw(panel, label, taus, shares, markevery=40)
         panel.set(xscale="log", title=oracle)
-    axes.flat[-1].set_axis_off()
     draw.outer(axes, "tau", f"share of {len(problems)} problems")
     draw.legend(figure, axes, 6, fontsize=7)
     return figure
