@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from asgld_study import page, words
+from asgld_study import commands, page
 from asgld_study.engine import Outcomes, run_experiments
 from asgld_study.judge import judge_claims
 from asgld_study.paper import CLAIMS, EXPERIMENTS
@@ -28,9 +28,9 @@ def tiny_outcomes(folder: Path) -> Outcomes:
 
 def _fill(folder: Path) -> None:
     outcomes = run_experiments(EXPERIMENTS, "tiny", folder=folder / "results", jobs=2)
-    told = words.report_of(outcomes, "tiny", {"begun": "now"})
+    told = commands.report_of(outcomes, "tiny", {"begun": "now"})
     page.write(told, folder, jobs=2)
-    (folder / "paper.md").write_text(words.paper_page(told.findings, "tiny"))
+    (folder / "paper.md").write_text(commands.paper_page(told.findings, "tiny"))
 
 
 # ------------------------------------------------------------------------------------ bending

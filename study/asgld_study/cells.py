@@ -37,34 +37,23 @@ _POINTS_OF_PATH = 60
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem, one method, one start, R seeds, one budget.
+    """One problem, one method, one start, R seeds, one budget per replica."""
 
-    Args:
-        problem, problem_options: as for `asgld.problems.problem`.
-        method, options: as for `asgld.methods.method`.
-        start: "saddle", exactly there; "kicked", close to it; "random", the problem's own.
-        saddle: which of the problem's saddles.
-        replicas, seed: R replicas, their randomness from `seed`.
-        max_steps, budget: limits in steps and in gradient-equivalents, per replica.
-        eps, gamma: of the event "sosp".
-        until: the event that ends the cell once all replicas had it; "all" of them; None runs to
-            the limit.
-        tags: anything else that tells cells apart, such as how the noise was scaled.
-    """
-
-    problem: str
-    method: str
+    problem: str  # with its options, as for `asgld.problems.problem`
+    method: str  # with its options, as for `asgld.methods.method`
     problem_options: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    start: str = "random"
-    saddle: int = 0
+    start: str = "random"  # the problem's own; "saddle", exactly there; "kicked", close to it
+    saddle: int = 0  # the number of the saddle among those of the problem
     replicas: int = 30
-    seed: int = 0
+    seed: int = 0  # of all randomness
     max_steps: int = 10_000
-    budget: float | None = None
-    eps: float = 1e-2
+    budget: float | None = None  # in gradient-equivalents
+    eps: float = 1e-2  # of the event "sosp", as gamma
     gamma: float = 1e-1
+    # The event that ends the cell once all replicas had it; "all" events; None runs to the limit.
     until: str | None = "sosp"
+    # Anything else that tells cells apart, such as how the noise was scaled.
     tags: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,27 +83,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What a cell gave; lists have one entry per replica, None where an event did not happen.
+    """What a cell gave; lists have one entry per replica, None where an event did not happen."""
 
-    ==========  ============================================================================
-    field       meaning
-    ==========  ============================================================================
-    cell        the cell, as a dictionary
-    events      event -> unit -> list; units are "steps", "spent" (gradient-equivalents),
-                "samples", each kind of oracle call, and work such as "eigh"
-    ends        "stop", "final_value", "final_grad_norm" and every unit, where a replica stopped
-    path        quartiles over replicas of f, and median cost, at steps of a logarithmic grid
-    error       why it failed; empty if it did not
-    seconds     processor time; the only entry that differs between runs
-    ==========  ============================================================================
-    """
-
-    cell: dict[str, Any]
+    cell: dict[str, Any]  # the cell itself
+    # event -> unit -> list; units are "steps", "spent" (gradient-equivalents), "samples", each kind
+    # of oracle call, and work such as "eigh"
     events: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
+    # "stop", "final_value", "final_grad_norm" and every unit, where a replica stopped
     ends: dict[str, list[Any]] = field(default_factory=dict)
+    # quartiles over replicas of f, and median cost, at steps of a logarithmic grid
     path: dict[str, list[float]] = field(default_factory=dict)
-    error: str = ""
-    seconds: float = 0.0
+    error: str = ""  # why the cell failed; empty if it did not
+    seconds: float = 0.0  # processor time; the only entry that differs between runs
 
     @property
     def label(self) -> str:

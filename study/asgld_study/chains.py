@@ -24,29 +24,23 @@ Feed = Callable[[Any, Tensor, int], Tensor]
 
 @dataclass
 class View:
-    """Chains between two steps.
-
-    ======  ===========================================================
-    field   meaning
-    ======  ===========================================================
-    step    steps taken
-    x       the iterates, (chains, d); the next step changes them
-    D       the accumulator that the next step uses, (chains, d)
-    ======  ===========================================================
-    """
+    """Chains between two steps."""
 
     state: TorchState
 
     @property
     def step(self) -> int:
+        """Steps taken."""
         return self.state.step
 
     @property
     def x(self) -> Tensor:
+        """The iterates, (chains, d); the next step changes them."""
         return self.state.x
 
     @property
     def D(self) -> Tensor:
+        """The accumulator that the next step uses, (chains, d)."""
         optimizer = self.state.optimizer
         group, total = optimizer.param_groups[0], optimizer.state[self.state.x]["sum"]
         D: Tensor = total + (group["d_init"] + self.state.step * group["delta"])

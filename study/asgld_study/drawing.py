@@ -41,27 +41,16 @@ _GRID = {"color": GRAY, "alpha": 0.35, "linewidth": 0.5}
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of an experiment, made from the outcomes alone.
+    """A figure of an experiment, made from the outcomes alone."""
 
-    Args:
-        name: of its files.
-        experiment: whose outcome it shows.
-        title: its heading.
-        caption: what to look at.
-        alt: what is drawn, for those who do not see it.
-        draw: outcomes -> matplotlib Figure.
-        also: other experiments whose outcomes it reads.
-        paper: whether it needs a white background in dark pages too.
-    """
-
-    name: str
-    experiment: str
+    name: str  # of its files
+    experiment: str  # the experiment whose outcome it shows
     title: str
-    caption: str
-    alt: str
-    draw: Callable[[Outcomes], Any]
-    also: tuple[str, ...] = ()
-    paper: bool = False
+    caption: str  # what to look at
+    alt: str  # what is drawn, for readers who do not see it
+    draw: Callable[[Outcomes], Any]  # outcomes -> matplotlib Figure
+    also: tuple[str, ...] = ()  # other experiments whose outcomes it reads
+    paper: bool = False  # whether it needs a white background in dark pages too
 
     def render(self, outcomes: Outcomes, kinds: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
         """The figure in each kind of file; equal outcomes give equal bytes."""
@@ -80,7 +69,7 @@ class Picture:
             return drawn
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return of_topic, (self.draw.__module__, "PICTURES", self.name)
+        return of_topic, (self.draw.__module__, Picture, self.name)
 
 
 def picture(
@@ -102,8 +91,10 @@ def picture(
 # ------------------------------------------------------------------------------------ panels
 
 
-def panels(rows: int, columns: int, height: float, **shared: Any) -> tuple[Any, Any]:
-    """A figure of the page's width, and its axes as a 2-D array."""
+def panels(
+    rows: int, columns: int, height: float, used: int | None = None, **shared: Any
+) -> tuple[Any, Any]:
+    """A figure of the page's width, and its axes as a 2-D array, of which the first are used."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.4, height), layout="constrained")
@@ -111,6 +102,8 @@ def panels(rows: int, columns: int, height: float, **shared: Any) -> tuple[Any, 
     for panel in axes.flat:
         panel.grid(**_GRID)
         panel.set_axisbelow(True)
+    for panel in axes.flat[used:] if used else ():
+        panel.set_axis_off()
     return figure, axes
 
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -40,6 +40,7 @@ from asgld.run.files import write_text
 NUMERICS = "2"
 # Hears the number of finished tasks, the number of all, and the name of the last.
 Progress = Callable[[int, int, str], None]
+Part = TypeVar("Part")
 
 _log = logging.getLogger(__name__)
 _PACKAGE = __name__.partition(".")[0]
@@ -51,17 +52,12 @@ _WHOLE = ""  # in place of a name: all of a module
 
 @dataclass(frozen=True)
 class Task:
-    """`function(**options)`, which returns a mapping that JSON can hold.
+    """`function(**options)`, which returns a mapping that JSON can hold."""
 
-    Args:
-        function: at the top level of a module, so that other processes find it.
-        options: plain values.
-        label: its name for people; no part of the key.
-    """
-
+    # at the top level of a module, so that other processes find it
     function: Callable[..., Mapping[str, Any]]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)  # plain values
+    label: str = ""  # for people; no part of the key
 
     @property
     def key(self) -> str:
@@ -303,30 +299,17 @@ def _watched(parent: int) -> Callable[[int, bytes, bytes], tuple[int, Any]]:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured.
-
-    ================  ==============================================================
-    field             meaning
-    ================  ==============================================================
-    study             data sets and steps of the simulation study
-    sweep             the same for its sweeps over settings, spaces and starts
-    chains, steps     chains and steps where exponents are fitted
-    grid              steps of each point of a map over (alpha, beta), and of bounds
-    minima            largest number of steps from a saddle to a minimum
-    escapes           chains of each escape
-    dims              dimensions of the saddle
-    ================  ==============================================================
-    """
+    """How much is measured."""
 
     name: str
-    study: tuple[int, int]
-    sweep: tuple[int, int]
-    chains: int
-    steps: int
-    grid: int
-    minima: int
-    escapes: int
-    dims: tuple[int, ...]
+    study: tuple[int, int]  # data sets and steps of the simulation study
+    sweep: tuple[int, int]  # the same for its sweeps over settings, spaces and starts
+    chains: int  # where exponents are fitted
+    steps: int  # where exponents are fitted
+    grid: int  # steps of each point of a map over (alpha, beta), and of bounds
+    minima: int  # largest number of steps from a saddle to a minimum
+    escapes: int  # chains of each escape
+    dims: tuple[int, ...]  # of the saddle
 
 
 SIZES = {
@@ -344,21 +327,15 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question to the optimizers.
+    """A question to the optimizers."""
 
-    Args:
-        name: on the command line and in the report.
-        title, question: for the report.
-        tasks: the tasks at a size.
-    """
-
-    name: str
+    name: str  # on the command line and in the report
     title: str
     question: str
     tasks: Callable[[Size], list[Task]]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return of_topic, (self.tasks.__module__, "EXPERIMENTS", self.name)
+        return of_topic, (self.tasks.__module__, Experiment, self.name)
 
 
 def experiment(name: str, title: str) -> Callable[[Callable[[Size], list[Task]]], Experiment]:
@@ -371,13 +348,19 @@ def paragraphs(function: Callable[..., Any]) -> list[str]:
     return [" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n")]
 
 
-def of_topic(module: str, kind: str, name: str) -> Any:
+def parts_of(topic: Any, kind: type[Part]) -> tuple[Part, ...]:
+    """The parts of a kind that a topic defines, alone or in a tuple, in the order of its file."""
+    found = [part if isinstance(part, tuple) else (part,) for part in vars(topic).values()]
+    return tuple(part for parts in found for part in parts if isinstance(part, kind))
+
+
+def of_topic(module: str, kind: type[Any], name: str) -> Any:
     """A part of a topic by its name, for other processes.
 
     A decorated function cannot travel: its name stands for the part that it was turned into.
     """
-    parts = getattr(importlib.import_module(module), kind)
-    return next(part for part in parts if part.name == name)
+    topic = importlib.import_module(module)
+    return next(part for part in parts_of(topic, kind) if part.name == name)
 
 
 @dataclass(frozen=True)
@@ -402,25 +385,13 @@ class Measured:
 Outcomes = dict[str, Measured]
 
 
-def run_experiments(
-    experiments: Sequence[Experiment],
-    size: str,
-    *,
-    folder: Path | None = None,
-    jobs: int = 1,
-    report: Progress | None = None,
-) -> Outcomes:
-    """Measure all tasks of the experiments at a size, and return what each experiment gave.
-
-    Args:
-        size: "tiny", "reduced" or "full".
-        folder, jobs, report: as for :func:`measure`.
-    """
+def run_experiments(experiments: Sequence[Experiment], size: str, **how: Any) -> Outcomes:
+    """What each experiment gave at a size of `SIZES`; `how` as for :func:`measure`."""
     if size not in SIZES:
         raise ValueError(f"size={size!r}: need one of {', '.join(SIZES)}")
     tasks = {e.name: e.tasks(SIZES[size]) for e in experiments}
     everything = [Task(t.function, t.options, name) for name, ts in tasks.items() for t in ts]
-    results = iter(measure(everything, folder=folder, jobs=jobs, report=report))
+    results = iter(measure(everything, **how))
     outcomes = {}
     for experiment in experiments:
         found = [next(results) for _ in tasks[experiment.name]]

@@ -41,24 +41,16 @@ LOG_D = 1.25
 
 @dataclass(frozen=True)
 class Check:
-    """A number with its interval, and whether it lies where the claim says (None: open).
+    """A number with its interval, and whether it lies where the claim says."""
 
-    Args:
-        says: what the number is.
-        value, low, high: the number and its interval.
-        least, most: the range that is asked for; infinite where it has no end.
-        passed: whether it is so.
-        core: whether the claim stands and falls with it.
-    """
-
-    says: str
+    says: str  # what the number is
     value: float
     low: float
     high: float
-    least: float
+    least: float  # of the range that is asked for; infinite where it has no end
     most: float
-    passed: bool | None
-    core: bool = True
+    passed: bool | None  # None: open
+    core: bool = True  # whether the claim stands and falls with it
 
     @property
     def asked(self) -> str:
@@ -96,25 +88,15 @@ Checks = Iterator[Check]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper.
+    """A statement of the paper."""
 
-    Args:
-        name: short, such as "E1".
-        says: the claim in our words.
-        where: in the paper.
-        experiments: what `checks` reads.
-        checks: outcomes -> checks.
-        note: what is true instead, where that is known; shown unless the claim holds.
-        item: the statement in `asgld.theory.items`, whose verdict by proof stands beside ours.
-    """
-
-    name: str
-    says: str
-    where: str
-    experiments: tuple[str, ...]
+    name: str  # short, such as "E1"
+    says: str  # the claim in our words
+    where: str  # the place in the paper
+    experiments: tuple[str, ...]  # the experiments that `checks` reads
     checks: Callable[[Outcomes], Checks]
-    note: str = ""
-    item: str = ""
+    note: str = ""  # what is true instead, where that is known; shown unless the claim holds
+    item: str = ""  # the statement in `asgld.theory.items`, whose verdict by proof stands beside
 
 
 def claim(
@@ -220,33 +202,31 @@ Number = Mapping[str, float] | float
 
 def at_least(says: str, of: Number, bound: float, *, core: bool = True) -> Check:
     """Is the number at least `bound`?"""
-    value, low, high = _estimate(of)
-    passed = True if low >= bound else False if high < bound else None
-    return Check(says, value, low, high, bound, math.inf, _known(value, passed), core)
+    return _check(says, of, bound, math.inf, core)
 
 
 def at_most(says: str, of: Number, bound: float, *, core: bool = True) -> Check:
     """Is the number at most `bound`?"""
-    value, low, high = _estimate(of)
-    passed = True if high <= bound else False if low > bound else None
-    return Check(says, value, low, high, -math.inf, bound, _known(value, passed), core)
+    return _check(says, of, -math.inf, bound, core)
 
 
 def between(says: str, of: Number, least: float, most: float, *, core: bool = True) -> Check:
     """Does the number lie in a range? Passes if it does, fails if its interval misses it."""
-    value, low, high = _estimate(of)
-    passed = True if least <= value <= most else False if high < least or low > most else None
-    return Check(says, value, low, high, least, most, _known(value, passed), core)
+    return _check(says, of, least, most, core, whole=False)
 
 
-def _estimate(of: Number) -> tuple[float, float, float]:
-    if isinstance(of, Mapping):
-        return of["value"], of["low"], of["high"]
-    return of, of, of
-
-
-def _known(value: float, passed: bool | None) -> bool | None:
-    return None if math.isnan(value) else passed
+def _check(
+    says: str, of: Number, least: float, most: float, core: bool, *, whole: bool = True
+) -> Check:
+    """A check that passes where the whole interval, or else the value, lies in the range."""
+    number = of if isinstance(of, Mapping) else dict.fromkeys(("value", "low", "high"), of)
+    value, low, high = number["value"], number["low"], number["high"]
+    passed = None
+    if not math.isnan(value):
+        ends = (low, high) if whole else (value, value)
+        is_outside = high < least or low > most
+        passed = True if least <= ends[0] and ends[1] <= most else False if is_outside else None
+    return Check(says, value, low, high, least, most, passed, core)
 
 
 def _shown(value: float) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,43 +11,26 @@ from torch import Tensor
 DIM = 10
 
 
-class Waves:
-    """sum_i 1 - cos x_i: a basin, smooth with M = 1."""
+@dataclass(frozen=True)
+class Landscape:
+    """A function of points (..., d) and its gradient."""
 
-    dim, num_samples = DIM, None
-
-    def value(self, x: Tensor) -> Tensor:
-        return (1.0 - x.cos()).sum(-1)
-
-    def grad(self, x: Tensor) -> Tensor:
-        return x.sin()
+    value: Callable[[Tensor], Tensor]
+    grad: Callable[[Tensor], Tensor]
+    dim: int = DIM
+    num_samples: None = None
 
 
-class Flat:
-    """sum_i (1 + x_i^2)^-0.1: a slope without end."""
-
-    dim, num_samples = DIM, None
-
-    def value(self, x: Tensor) -> Tensor:
-        return (1.0 + x * x).pow(-0.1).sum(-1)
-
-    def grad(self, x: Tensor) -> Tensor:
-        return -0.2 * x * (1.0 + x * x).pow(-1.1)
-
-
-class Bowl:
-    """|x|^2 / 2."""
-
-    dim, num_samples = DIM, None
-
-    def value(self, x: Tensor) -> Tensor:
-        return 0.5 * x.square().sum(-1)
-
-    def grad(self, x: Tensor) -> Tensor:
-        return x.clone()
-
-
-LANDSCAPES: dict[str, Any] = {"waves": Waves(), "flat": Flat(), "bowl": Bowl()}
+LANDSCAPES = {
+    # sum_i 1 - cos x_i: a basin, smooth with M = 1
+    "waves": Landscape(lambda x: (1.0 - x.cos()).sum(-1), lambda x: x.sin()),
+    # sum_i (1 + x_i^2)^-0.1: a slope without end
+    "flat": Landscape(
+        lambda x: (1.0 + x * x).pow(-0.1).sum(-1), lambda x: -0.2 * x * (1.0 + x * x).pow(-1.1)
+    ),
+    # |x|^2 / 2
+    "bowl": Landscape(lambda x: 0.5 * x.square().sum(-1), lambda x: x.clone()),
+}
 
 
 def start(replicas: int, dim: int = DIM) -> Tensor:

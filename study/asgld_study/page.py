@@ -31,17 +31,14 @@ from asgld_study.judge import Finding, as_row, tally
 Row = dict[str, Any]
 VOLATILE = ("<!-- times -->", "<!-- /times -->")
 _ASSETS = Path(__file__).parent / "assets"
-# verdict -> its class in the style sheet
-_CLASSES = dict(
-    zip(VERDICTS, ("holds", "correction", "unsupported", "refuted", "untestable"), strict=True)
-)
-_MEANINGS = (
-    "all checks pass",
-    "its core does, a detail does not",
-    "the numbers leave it open",
-    "a core check fails",
-    "no number speaks for or against it",
-)
+# verdict -> its class in the style sheet, and its meaning
+_CLASSES = {
+    "holds": ("holds", "all checks pass"),
+    "holds with correction": ("correction", "its core does, a detail does not"),
+    "not supported": ("unsupported", "the numbers leave it open"),
+    "refuted": ("refuted", "a core check fails"),
+    "not testable": ("untestable", "no number speaks for or against it"),
+}
 _LONG = 24  # characters of a cell beyond which it gets a wide column
 _FOLDED = 20  # rows beyond which a table is folded
 
@@ -70,30 +67,19 @@ def table(name: str) -> Callable[[Callable[[Outcomes], list[Row]]], DataTable]:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a page tells, of any topics.
-
-    Args:
-        title: of the page.
-        intro: its first paragraph, as HTML.
-        outcomes, findings, pictures, tables: those of the topics told of.
-        command: repeats one experiment, whose name replaces {}.
-        about: a paragraph on the settings, as HTML.
-        settings: name -> value, equal for equal runs.
-        environment: name -> value, equal for equal machines.
-        times: name -> value, different in every run.
-    """
+    """What a page tells, of any topics."""
 
     title: str
-    intro: str
+    intro: str  # the first paragraph, as HTML
     outcomes: Outcomes
     findings: Sequence[Finding] = ()
     pictures: Sequence[Picture] = ()
     tables: Sequence[DataTable] = ()
-    command: str = "asgld reproduce --only {}"
-    about: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    times: Mapping[str, str] = field(default_factory=dict)
+    command: str = "asgld reproduce --only {}"  # repeats one experiment, whose name replaces {}
+    about: str = ""  # a paragraph on the settings, as HTML
+    settings: Mapping[str, str] = field(default_factory=dict)  # equal for equal runs
+    environment: Mapping[str, str] = field(default_factory=dict)  # equal for equal machines
+    times: Mapping[str, str] = field(default_factory=dict)  # different in every run
 
 
 def environment() -> dict[str, str]:
@@ -159,62 +145,36 @@ def _draw(work: tuple[Picture, Outcomes]) -> dict[str, Any]:
 
 def render(told: Contents, drawings: Mapping[str, str]) -> str:
     """The whole page; `drawings` are the figures as SVG, by name."""
-    parts = [
-        _header(told),
-        _ledger(told.findings),
-        *(_experiment(outcome, told, drawings) for outcome in told.outcomes.values()),
-        _details(told.findings),
-        _about(told),
-    ]
-    body = "\n".join(parts)
-    style, script = ((_ASSETS / name).read_text() for name in ("report.css", "report.js"))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(told.title)}</title>
-<link rel="icon" href="data:,">
-<style>
-{style}</style>
-</head>
-<body>
-<a class="skip" href="#ledger">To the verdicts</a>
-{body}
-<script>
-{script}</script>
-</body>
-</html>
-"""
-
-
-def _header(told: Contents) -> str:
-    cards = "\n".join(
-        f'<li class="{_CLASSES[name]}"><strong>{count}</strong> {name}</li>'
+    frame, style, script = (
+        (_ASSETS / name).read_text() for name in ("report.html", "report.css", "report.js")
+    )
+    cards = (
+        f'<li class="{_CLASSES[name][0]}"><strong>{count}</strong> {name}</li>'
         for name, count in tally(told.findings).items()
     )
-    links = "\n".join(
+    links = (
         f'<li><a href="#{name}">{_text(outcome.experiment.title)}</a></li>'
         for name, outcome in told.outcomes.items()
     )
     failed = [name for name, outcome in told.outcomes.items() if outcome.errors]
     warning = f"Incomplete: {', '.join(failed)}. The claims that rest on it say so."
-    return f"""<header>
-<button id="theme" type="button" hidden></button>
-<h1>{_text(told.title)}</h1>
-<p>{told.intro}</p>
-{_failed(warning) if failed else ""}
-<ul class="tally" aria-label="Verdicts">
-{cards}
-</ul>
-<nav aria-label="Experiments"><ul>
-<li><a href="#ledger">All claims and verdicts</a></li>
-{links}
-<li><a href="#details">Numbers behind each verdict</a></li>
-<li><a href="#about">Settings, machine, times</a></li>
-</ul></nav>
-</header>
-<main>"""
+    details = "\n".join(map(_detail, told.findings))
+    sections = (
+        _ledger(told.findings),
+        *(_experiment(outcome, told, drawings) for outcome in told.outcomes.values()),
+        _section("details", "Numbers behind each verdict", details),
+        _about(told),
+    )
+    return frame.format(
+        title=_text(told.title),
+        style=style,
+        script=script,
+        intro=told.intro,
+        warning=_failed(warning) if failed else "",
+        cards="\n".join(cards),
+        links="\n".join(links),
+        sections="\n".join(sections),
+    )
 
 
 def _ledger(findings: Sequence[Finding]) -> str:
@@ -229,9 +189,7 @@ def _ledger(findings: Sequence[Finding]) -> str:
         for f in findings
     ]
     names = ("claim", "verdict", "says", "decided by", "where")
-    meanings = "\n".join(
-        f"{_verdict(name)}: {meaning}." for name, meaning in zip(VERDICTS, _MEANINGS, strict=True)
-    )
+    meanings = "\n".join(f"{_verdict(name)}: {_CLASSES[name][1]}." for name in VERDICTS)
     return _section(
         "ledger",
         "Claims and verdicts",
@@ -240,10 +198,6 @@ checks under <a href="#details">Numbers behind each verdict</a>.
 {meanings}</p>
 {_table(names, rows, "Select a heading to sort.")}""",
     )
-
-
-def _details(findings: Sequence[Finding]) -> str:
-    return _section("details", "Numbers behind each verdict", "\n".join(map(_detail, findings)))
 
 
 def _detail(finding: Finding) -> str:
@@ -300,25 +254,18 @@ def _experiment(outcome: Measured, told: Contents, drawings: Mapping[str, str]) 
 
 
 def _about(told: Contents) -> str:
-    outcomes = told.outcomes
-    seconds = {name: f"{outcome.seconds:.1f}" for name, outcome in outcomes.items()}
-    seconds["all"] = f"{sum(outcome.seconds for outcome in outcomes.values()):.1f}"
-    return (
-        _section(
-            "about",
-            "Settings, machine, times",
-            f"""<p>{told.about}</p>
+    seconds = {name: outcome.seconds for name, outcome in told.outcomes.items()}
+    shown = {name: f"{n:.1f}" for name, n in {**seconds, "all": sum(seconds.values())}.items()}
+    return _section(
+        "about",
+        "Settings, machine, times",
+        f"""<p>{told.about}</p>
 {_pairs("Size of this run", ("what", "how much"), told.settings)}
 {_pairs("Environment", ("what", "which"), told.environment)}
 {VOLATILE[0]}
-{_pairs("Processor seconds of each experiment", ("experiment", "seconds"), seconds)}
+{_pairs("Processor seconds of each experiment", ("experiment", "seconds"), shown)}
 {_pairs("This run", ("what", "when"), told.times)}
 {VOLATILE[1]}""",
-        )
-        + """
-</main>
-<footer><p>Figures as SVG and PDF are in the folder <code>figures</code> beside this page, tables as
-CSV in <code>tables</code>.</p></footer>"""
     )
 
 
@@ -343,7 +290,7 @@ def _failed(words: str) -> str:
 
 
 def _verdict(name: str) -> str:
-    return f'<span class="verdict {_CLASSES[name]}">{name}</span>'
+    return f'<span class="verdict {_CLASSES[name][0]}">{name}</span>'
 
 
 def _figure(picture: Picture, drawing: str, command: str) -> str:
@@ -441,11 +388,9 @@ def markdown_table(
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
 ) -> str:
-    """Rows as a table; columns that no row fills are left out.
+    """Rows as a table, with all columns unless they are given, but for those to drop.
 
-    Args:
-        columns: all by default, in the order in which rows have them.
-        drop: columns to leave out.
+    Columns have the order in which rows have them. Columns that no row fills are left out.
     """
     if not rows:
         return "(nothing at this size)"

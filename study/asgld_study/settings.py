@@ -25,32 +25,20 @@ _MAX_TRUST = 1000.0
 
 @dataclass(frozen=True)
 class Proved:
-    r"""What a problem proves about itself and what is asked of a method.
-
-    ====================  ======================================================================
-    field                 meaning
-    ====================  ======================================================================
-    smoothness            M: the gradient is M-Lipschitz
-    hessian_lipschitz     rho: the Hessian is rho-Lipschitz
-    eps, gamma            wanted: \|grad f\| <= eps and lambda_min >= -gamma
-    dim                   number of variables
-    gap                   f(x0) - min f, or a bound on it
-    failure               allowed probability of failure
-    variance              bounds that of a sample gradient
-    ====================  ======================================================================
+    """What a problem proves about itself and what is asked of a method.
 
     >>> Proved(4.0, 1.0, 0.01, 0.1, 10, 1.0).condition
     40.0
     """
 
-    smoothness: float
-    hessian_lipschitz: float
-    eps: float
-    gamma: float
+    smoothness: float  # M: the gradient is M-Lipschitz
+    hessian_lipschitz: float  # rho: the Hessian is rho-Lipschitz
+    eps: float  # wanted: |grad f| <= eps
+    gamma: float  # wanted: lambda_min >= -gamma
     dim: int
-    gap: float
-    failure: float = 0.1
-    variance: float = 1.0
+    gap: float  # f(x0) - min f, or a bound on it
+    failure: float = 0.1  # allowed probability of failure
+    variance: float = 1.0  # a bound on that of a sample gradient
 
     def __post_init__(self) -> None:
         require_positive(self, "smoothness", "hessian_lipschitz", "eps", "gamma", "dim", "gap")

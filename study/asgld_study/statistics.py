@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ Estimate = dict[str, float]
 # Times, and whether each is that of the event; of the others it is known that they are later.
 Sample = tuple[FloatArray, BoolArray]
 
+UNKNOWN: Estimate = {"value": math.nan, "low": math.nan, "high": math.nan}
 _BOOTSTRAPS, _SLOPE_BOOTSTRAPS = 1000, 500
 
 
@@ -81,6 +81,11 @@ def scaled(of: Estimate, by: float) -> Estimate:
     return {"value": by * of["value"], "low": min(ends), "high": max(ends)}
 
 
+def named(name: str, of: Estimate) -> Estimate:
+    """A number and its interval as columns of a table."""
+    return {name: of["value"], "low": of["low"], "high": of["high"]}
+
+
 def _bootstrap(statistic: Callable[[npt.NDArray[np.int64]], FloatArray], count: int) -> Estimate:
     rng = np.random.default_rng(0)
     again = statistic(rng.integers(count, size=(_BOOTSTRAPS, count)))
@@ -115,9 +120,7 @@ def _over(a: FloatArray, b: FloatArray) -> FloatArray:
 def slope(x: npt.ArrayLike, columns: FloatArray, *, seed: int = 0) -> Estimate:
     """Slope of the log of the mean over chains against x, by a bootstrap over chains.
 
-    Args:
-        x: positions, (T,).
-        columns: positive numbers, (T, chains).
+    The columns are of positive numbers, (T, chains), at the positions x, (T,).
     """
     position = np.asarray(x, dtype=np.float64)
     centered = position - position.mean()
@@ -133,8 +136,7 @@ def slope(x: npt.ArrayLike, columns: FloatArray, *, seed: int = 0) -> Estimate:
 def time_slope(x: Sequence[float], times: Sequence[Sequence[float]]) -> Estimate:
     """Slope of the log of the median of times against x."""
     samples = [(np.asarray(t, dtype=np.float64), np.isfinite(t)) for t in times]
-    fit = fit_slope(x, samples, log_time=True)
-    return {"value": fit.value, "low": fit.low, "high": fit.high}
+    return fit_slope(x, samples, log_time=True)
 
 
 def crossing_slope(x: Sequence[float], rows: Sequence[Sequence[float]]) -> Estimate:
@@ -142,7 +144,7 @@ def crossing_slope(x: Sequence[float], rows: Sequence[Sequence[float]]) -> Estim
     table = np.array(rows, dtype=np.float64)
     kept = np.isfinite(table[:, 0])
     if kept.sum() < 2:
-        return {"value": math.nan, "low": math.nan, "high": math.nan}
+        return UNKNOWN
     position, logs = np.asarray(x)[kept], np.log(table[kept])
     centered = position - position.mean()
     slopes = centered @ logs / (centered @ centered)
@@ -204,17 +206,6 @@ def bootstrap_medians(sample: Sample, count: int, rng: np.random.Generator) -> F
     return np.array([survival_median(times[draw], is_event[draw]) for draw in draws])
 
 
-@dataclass(frozen=True)
-class Slope:
-    """A fitted slope with its 95 % bootstrap interval, over `points` finite medians of `of`."""
-
-    value: float
-    low: float
-    high: float
-    points: int
-    of: int
-
-
 def fit_slope(
     x: Sequence[float],
     samples: Sequence[Sample],
@@ -223,12 +214,13 @@ def fit_slope(
     last: int | None = None,
     seed: int = 0,
     count: int = 200,
-) -> Slope:
+) -> Estimate:
     """Slope of the median time, or of its log, against x; nan with fewer than two finite medians.
+
+    The number of medians that the fit uses is in the estimate as "points".
 
     Args:
         x: positions, one per sample.
-        samples: times and event masks.
         log_time: take logs of the medians.
         last: use only so many of the last positions whose median is finite.
         count: bootstrap samples; medians at all positions are drawn anew in each.
@@ -237,7 +229,7 @@ def fit_slope(
     medians = np.array([survival_median(*sample) for sample in samples])
     kept = np.flatnonzero(np.isfinite(medians) & (medians > 0))[-(last or len(x)) :]
     if len(kept) < 2:
-        return Slope(math.nan, math.nan, math.nan, len(kept), len(x))
+        return {**UNKNOWN, "points": len(kept)}
     position = np.asarray(x, dtype=np.float64)[kept]
 
     def slopes(rows: FloatArray) -> FloatArray:
@@ -250,7 +242,7 @@ def fit_slope(
     again = np.stack([bootstrap_medians(samples[i], count, rng) for i in kept], axis=1)
     again = slopes(again[np.isfinite(again).all(axis=1)])
     low, high = np.quantile(again, [0.025, 0.975]) if len(again) else (math.nan, math.nan)
-    return Slope(value, float(low), float(high), len(kept), len(x))
+    return {"value": value, "low": float(low), "high": float(high), "points": len(kept)}
 
 
 def fit_growth(dims: Sequence[float], times: Sequence[float]) -> tuple[str, float]:

@@ -11,7 +11,7 @@ import torch
 from asgld.methods.torch import LANGEVIN
 from asgld.problems import Variance
 from asgld_study import chains
-from asgld_study.landscapes import Waves
+from asgld_study.landscapes import LANDSCAPES
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "asgld": {"alpha": 1.0, "beta": 1.0, "sigma": 0.3, "delta": 0.1, "d_init": 2.0},
@@ -28,7 +28,7 @@ def _start() -> torch.Tensor:
 def test_masked_noise_reaches_only_what_the_mask_lets_through() -> None:
     mask = torch.zeros(10, dtype=torch.float64)
     mask[3:] = 1.0
-    gradient = chains.noisy(1.0, mask=mask)(Waves(), _start(), 0)
+    gradient = chains.noisy(1.0, mask=mask)(LANDSCAPES["waves"], _start(), 0)
     is_exact = (gradient == _start().sin()).all(0)
     assert is_exact.tolist() == [True] * 3 + [False] * 7
 
@@ -108,7 +108,8 @@ def test_followed_chains_are_the_bare_optimizer_bit_for_bit(name: str, case: str
         given["feed"] = chains.noisy(variance, theta=theta, seed=5, mask=mask)
     seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
     last = chains.follow(
-        name, Waves(), x0, lambda view: seen.append((view.step, view.x.clone(), view.D)),
+        name, LANDSCAPES["waves"], x0,
+        lambda view: seen.append((view.step, view.x.clone(), view.D)),
         steps=20, seed=4, lr=0.1, **given, **OPTIONS[name],
     )  # fmt: skip
     iterates, accumulators = _bare(
@@ -123,10 +124,14 @@ def test_followed_chains_are_the_bare_optimizer_bit_for_bit(name: str, case: str
 
 def test_followed_chains_end_when_the_look_says_so_and_need_no_look() -> None:
     feed = chains.noisy(0.3, seed=5)
-    last = chains.follow("asg", Waves(), _start(), lambda v: v.step == 7, steps=20, feed=feed)
-    alone = chains.follow("asg", Waves(), _start(), steps=7, feed=chains.noisy(0.3, seed=5))
+    last = chains.follow(
+        "asg", LANDSCAPES["waves"], _start(), lambda v: v.step == 7, steps=20, feed=feed
+    )
+    alone = chains.follow(
+        "asg", LANDSCAPES["waves"], _start(), steps=7, feed=chains.noisy(0.3, seed=5)
+    )
     assert torch.equal(last, alone)
-    at_once = chains.follow("asg", Waves(), _start(), lambda v: True, steps=20)
+    at_once = chains.follow("asg", LANDSCAPES["waves"], _start(), lambda v: True, steps=20)
     assert torch.equal(at_once, _start())
 
 

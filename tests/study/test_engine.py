@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from asgld import cli
 from asgld_study import engine
+from asgld_study.commands import choose
 from asgld_study.engine import Experiment, Store, Task, measure, run_experiments, task
 from asgld_study.paper import EXPERIMENTS, rates
-from asgld_study.words import choose
 
 # Experiments that take little time and yet have several tasks.
 FEW = ("lag", "plateau", "noise")
@@ -69,9 +69,9 @@ def test_keys_depend_on_the_version_of_the_numerics(monkeypatch: pytest.MonkeyPa
             "linspace(first, steps, count)",
             True,
         ),
-        ("asgld_study.landscapes", "return x.sin()", "return x.cos()", True),
+        ("asgld_study.landscapes", "lambda x: x.sin()", "lambda x: x.cos()", True),
         ("asgld_study.statistics", "np.log(np.vstack", "np.log1p(np.vstack", True),
-        ("asgld_study.landscapes", "return x.sin()", "return  x.sin()  # why", False),
+        ("asgld_study.landscapes", "lambda x: x.sin()", "lambda x:  x.sin()", False),
         ("asgld_study.paper.rates", "The floor of SGLD against", "The bottom of SGLD", False),
         ("asgld_study.drawing", 'INK, GRAY = "#1a', 'INK, GRAY = "#2b', False),
     ],

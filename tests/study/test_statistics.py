@@ -99,11 +99,11 @@ def test_slope_of_medians_covers_the_truth() -> None:
     x = [1.0, 2.0, 3.0, 4.0]
     samples = [(10 + 7 * a + rng.normal(size=40), np.ones(40, bool)) for a in x]
     fit = fit_slope(x, samples, log_time=False)
-    assert abs(fit.value - 7.0) < 5 * 1.25 / math.sqrt(40 * 5)
-    assert fit.low < fit.value < fit.high
+    assert abs(fit["value"] - 7.0) < 5 * 1.25 / math.sqrt(40 * 5)
+    assert fit["low"] < fit["value"] < fit["high"]
     samples[1] = (np.full(40, np.inf), np.zeros(40, bool))
-    assert fit_slope(x, samples, log_time=False).points == 3
-    assert math.isnan(fit_slope(x[:1], samples[:1], log_time=True).value)
+    assert fit_slope(x, samples, log_time=False)["points"] == 3
+    assert math.isnan(fit_slope(x[:1], samples[:1], log_time=True)["value"])
 
 
 @pytest.mark.parametrize(

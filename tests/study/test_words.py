@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from asgld import cli
 from asgld.theory.published import VERDICTS
-from asgld_study import page, words
+from asgld_study import commands, page
 from asgld_study.paper import CLAIMS, EXPERIMENTS
 
 # Experiments that take little time and yet have several tasks, figures and claims.
@@ -54,8 +54,8 @@ def test_reproduce_writes_all_files_of_the_experiments_asked_for(tmp_path: Path)
 
 
 def test_choice_keeps_the_order_of_the_report() -> None:
-    assert [e.name for e in words.choose(["noise", "plateau"])] == ["plateau", "noise"]
-    assert words.choose([]) == EXPERIMENTS
+    assert [e.name for e in commands.choose(["noise", "plateau"])] == ["plateau", "noise"]
+    assert commands.choose([]) == EXPERIMENTS
 
 
 @pytest.mark.parametrize("path", ["tiny", "docs"])

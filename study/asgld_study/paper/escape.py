@@ -23,20 +23,11 @@ from asgld.problems import problem
 from asgld.theory import escape_recursion, published_escape_time
 from asgld.theory.plots import COLORS, new_figure
 from asgld_study import drawing as draw
+from asgld_study import statistics as stats
 from asgld_study.chains import View, follow, noisy
 from asgld_study.engine import Outcomes, Size, Task, experiment, task
 from asgld_study.judge import LOG_D, Checks, at_least, at_most, between, claim
 from asgld_study.page import DataTable, Row
-from asgld_study.statistics import (
-    Estimate,
-    median,
-    misfit,
-    ratio_of_means,
-    ratio_of_medians,
-    scaled,
-    share,
-    time_slope,
-)
 
 LR, SIGMA, DELTA, RADIUS, DROP, VARIANCE = 0.1, 0.1, 0.01, 1.0, 0.5, 0.1
 CRITERIA = ("distance", "value")
@@ -58,10 +49,10 @@ class EscapeSetting:
 
     alpha: float
     beta: float
-    gamma: float
-    k0: int
-    dim: int
-    rotated: bool
+    gamma: float = 0.5
+    k0: int = 100
+    dim: int = 16
+    rotated: bool = True
 
     @property
     def variance(self) -> float:
@@ -126,28 +117,18 @@ def escape_times(
     d_init = 1.0 + setting.k0 * (DELTA + setting.variance)
     options: dict[str, Any] = {"lr": LR, "alpha": setting.alpha, "delta": DELTA, "d_init": d_init}
     if math.isinf(setting.beta):
-        follow("asg", saddle, x0, look, steps=limit, feed=feed, **options)
+        name = "asg"
     else:
-        options |= {"beta": setting.beta, "sigma": sigma}
-        follow("asgld", saddle, x0, look, steps=limit, feed=feed, **options)
+        name, options = "asgld", {**options, "beta": setting.beta, "sigma": sigma}
+    follow(name, saddle, x0, look, steps=limit, feed=feed, **options)
     return times
 
 
 def measure_escape(
-    sweep: str,
-    label: str,
-    alpha: float,
-    beta: float,
-    *,
-    gamma: float = 0.5,
-    k0: int = 100,
-    dim: int = 16,
-    rotated: bool = True,
-    sigma: float = SIGMA,
-    replicas: int,
+    sweep: str, label: str, *, sigma: float = SIGMA, replicas: int, **of_setting: Any
 ) -> dict[str, Any]:
     """Escape times of one setting, with what the recursion predicts for both criteria."""
-    setting = EscapeSetting(alpha, beta, gamma, k0, dim, rotated)
+    setting = EscapeSetting(**of_setting)
     predicted = {f"{name}_predicted": setting.predict(name, sigma) for name in CRITERIA}
     limit = math.ceil(10 * max(predicted.values()))
     times = escape_times(setting, sigma=sigma, replicas=replicas, limit=limit).tolist()
@@ -178,10 +159,9 @@ class _Quadratic:
 
 
 def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int) -> dict[str, Any]:
-    """Eight escape directions of different curvature: when has the first left, when the last?
+    """When has the first of eight directions left, when the last?
 
-    Args:
-        spread: largest over smallest curvature of the eight; the largest is 0.5.
+    Their curvatures are 0.5 at most; `spread` is the largest over the smallest.
     """
     eigenvalues = torch.ones(16, dtype=torch.float64)
     eigenvalues[:8] = -torch.logspace(-math.log10(spread), 0.0, 8, dtype=torch.float64) / 2.0
@@ -201,9 +181,6 @@ def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int)
     follow("asgld", _Quadratic(eigenvalues), x0, look, delta=DELTA, **how, **options)
     first, last = times.amin(1).tolist(), times.amax(1).tolist()
     return {"alpha": alpha, "lr": lr, "spread": spread, "first": first, "last": last}
-
-
-# ------------------------------------------------------------------------------------ tasks
 
 
 def _escape(
@@ -297,9 +274,6 @@ def grid_tasks(settings: Sequence[EscapeSetting], replicas: int) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (dimension_tasks, law_tasks, noise_tasks, direction_tasks, front_tasks)
-
-
 # ------------------------------------------------------------------------------------ claims
 
 # The sweeps over d: (sweep, label), and how the noise is scaled in each sweep.
@@ -319,7 +293,7 @@ def _over_d(o: Outcomes, sweep: str, label: str, rotated: bool) -> list[dict[str
 
 
 def _medians(values: Sequence[Mapping[str, Any]], name: str = "distance") -> list[float]:
-    return [median(value[name])["value"] for value in values]
+    return [stats.median(value[name])["value"] for value in values]
 
 
 @claim("E1", "Theorem 3", "dimension", item="Theorem 3")
@@ -333,13 +307,13 @@ def e1(o: Outcomes) -> Checks:
     for (sweep, label), rotated in itertools.product(_SWEEPS, (False, True)):
         found = _over_d(o, sweep, label, rotated)
         small, large = found[len(found) // 2 - 1], found[-1]
-        grown = ratio_of_medians(large["value"], small["value"])
+        grown = stats.ratio_of_medians(large["value"], small["value"])
         allowed = math.log(large["dim"]) / math.log(small["dim"])
         says = (
             f"{label}, {_SCALES[sweep]}, {'rotated' if rotated else 'aligned'}: "
             f"T({large['dim']}) over T({small['dim']}), in units of log d"
         )
-        yield at_most(says, scaled(grown, 1 / allowed), LOG_D)
+        yield at_most(says, stats.scaled(grown, 1 / allowed), LOG_D)
 
 
 @claim("E2", "Theorem 3", "escape", item="Theorem 3")
@@ -352,10 +326,10 @@ def e2(o: Outcomes) -> Checks:
         found = o["escape"].select(sweep="gamma", label=label)
         gammas, medians = [v["gamma"] for v in found], _medians(found)
         a3 = -math.log(min(gammas)) + np.geomspace(1e-3, 1e3, 400)
-        worst, best = misfit(medians, 1.0 / (np.log(gammas) + a3[:, None]))
+        worst, best = stats.misfit(medians, 1.0 / (np.log(gammas) + a3[:, None]))
         says = f"{label}: largest log residual of 1/(log gamma + a3), best a3 = {a3[best]:.2f}"
         yield at_most(says, worst, 0.25)
-        fit = time_slope(np.log(gammas).tolist(), [v["distance"] for v in found])
+        fit = stats.time_slope(np.log(gammas).tolist(), [v["distance"] for v in found])
         says = f"{label}: exponent of gamma (smaller gamma, later escape)"
         yield at_most(says, fit, 0.0, core=False)
         predicted = np.log([v["distance_predicted"] for v in found])
@@ -375,9 +349,9 @@ def e3(o: Outcomes) -> Checks:
         times: list[float] = o["escape"].one(sweep=sweep, alpha=alpha, beta=beta)["distance"]
         return times
 
-    ratio = ratio_of_medians(left("beta", 0.0, 4.0), left("beta", 0.0, 0.0))
+    ratio = stats.ratio_of_medians(left("beta", 0.0, 4.0), left("beta", 0.0, 0.0))
     yield between("alpha = 0, so min = 0: T(beta = 4) over T(beta = 0)", ratio, 0.8, 1.25)
-    ratio = ratio_of_medians(left("pair", 1.0, 0.5), left("pair", 0.5, 1.0))
+    ratio = stats.ratio_of_medians(left("pair", 1.0, 0.5), left("pair", 0.5, 1.0))
     yield between("min = 0.5: T(1, 0.5) over T(0.5, 1)", ratio, 0.8, 1.25)
 
 
@@ -389,7 +363,7 @@ def e4(o: Outcomes) -> Checks:
     """
     for label in KINDS:
         found = [v for v in o["escape"].select(sweep="k0", label=label) if v["k0"] > 0]
-        fit = time_slope([math.log(v["k0"]) for v in found], [v["distance"] for v in found])
+        fit = stats.time_slope([math.log(v["k0"]) for v in found], [v["distance"] for v in found])
         yield at_most(f"{label}: exponent of k0 in the escape time", fit, 0.02)
 
 
@@ -402,7 +376,7 @@ def e5(o: Outcomes) -> Checks:
     where = {"all": "everywhere", "stable": "in stable directions only", "none": "nowhere"}
     for noise, words in where.items():
         value = o["noise"].one(label="ASG (1)", noise=noise)
-        left = share(np.isfinite(value["times"]))
+        left = stats.share(np.isfinite(value["times"]))
         says = f"gradient noise {words}: share that left within {value['limit']} steps"
         yield at_least(says, left, 0.9, core=noise == "all")
 
@@ -418,7 +392,7 @@ def e6(o: Outcomes) -> Checks:
         plain, adaptive = (
             min(
                 (v["last"] for v in o["directions"].select(alpha=alpha, spread=spread)),
-                key=lambda times: median(times)["value"],
+                key=lambda times: stats.median(times)["value"],
             )
             for alpha in (0.0, 1.0)
         )
@@ -426,7 +400,7 @@ def e6(o: Outcomes) -> Checks:
             f"eight directions {words}: time until the last has left, alpha = 1 over alpha = 0, "
             "each at its best step"
         )
-        yield at_most(says, ratio_of_medians(adaptive, plain), 1.0)
+        yield at_most(says, stats.ratio_of_medians(adaptive, plain), 1.0)
 
 
 @claim("E7", "Theorem 3, remark iii", "front", "region", item="Theorem 3 remark iii")
@@ -440,29 +414,26 @@ def e7(o: Outcomes) -> Checks:
         times: list[float] = o["front"].one(alpha=alpha, beta=beta)["distance"]
         return times
 
-    def final(alpha: float, beta: float) -> Estimate:
-        error: Estimate = o["region"].one(alpha=alpha, beta=beta)["final"]
+    def final(alpha: float, beta: float) -> stats.Estimate:
+        error: stats.Estimate = o["region"].one(alpha=alpha, beta=beta)["final"]
         return error
 
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-        sooner = ratio_of_medians(left(*one), left(*other))
-        closer = ratio_of_means(final(*one), final(*other))
+        sooner = stats.ratio_of_medians(left(*one), left(*other))
+        closer = stats.ratio_of_means(final(*one), final(*other))
         return sooner["high"] < 1.0 and closer["high"] < 1.0
 
     # At alpha = 0 a constant batch leaves a floor that no beta changes.
     for alpha in (0.5, 1.0):
-        ratio = ratio_of_medians(left(alpha, 2.0), left(alpha, 0.5))
+        ratio = stats.ratio_of_medians(left(alpha, 2.0), left(alpha, 0.5))
         yield at_least(f"alpha = {alpha:g}: T(beta = 2) over T(beta = 0.5)", ratio, 1.0)
-        ratio = ratio_of_means(final(alpha, 2.0), final(alpha, 0.5))
+        ratio = stats.ratio_of_means(final(alpha, 2.0), final(alpha, 0.5))
         says = f"alpha = {alpha:g}: final E|grad f|^2 at beta = 2 over that at 0.5"
         yield at_most(says, ratio, 1.0)
     better = sum(beats((v["alpha"], v["beta"]), (1.0, 1.0)) for v in o["front"].values)
     yield at_most("exponents that beat (1, 1) in escape and in final error", better, 0, core=False)
     says = "T(1, 0.5) over T(0.5, 1): a smaller beta shortens escapes as much as a smaller alpha"
-    yield at_most(says, ratio_of_medians(left(1.0, 0.5), left(0.5, 1.0)), 1.0, core=False)
-
-
-CLAIMS = (e1, e2, e3, e4, e5, e6, e7)
+    yield at_most(says, stats.ratio_of_medians(left(1.0, 0.5), left(0.5, 1.0)), 1.0, core=False)
 
 
 # ------------------------------------------------------------------------------------ pictures
@@ -594,15 +565,6 @@ def escape_against_accuracy(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (
-    times_over_d,
-    times_by_law,
-    shares_by_noise,
-    times_by_direction,
-    escape_against_accuracy,
-)
-
-
 def draw_grid(rows: Sequence[Row]) -> Any:
     """Measured against predicted median escape times, one point per setting, both criteria."""
     figure = new_figure(9.5, 4.4)
@@ -623,23 +585,20 @@ def draw_grid(rows: Sequence[Row]) -> Any:
     return figure
 
 
-# ------------------------------------------------------------------------------------ tables
+# column of the tables -> key of the value
+_COLUMNS = {"sweep": "sweep", "method": "label", "d": "dim"}
+_COLUMNS |= {name: name for name in ("gamma", "k0", "beta")}
 
 
 def escape_rows(name: str) -> Callable[[Outcomes], list[Row]]:
     def rows(o: Outcomes) -> list[Row]:
         return [
             {
-                "sweep": v["sweep"],
-                "method": v["label"],
-                "d": v["dim"],
-                "gamma": v["gamma"],
-                "k0": v["k0"],
-                "beta": v["beta"],
+                **{column: v[key] for column, key in _COLUMNS.items()},
                 "rotated": "yes" if v["rotated"] else "no",
-                "distance": median(v["distance"])["value"],
+                "distance": stats.median(v["distance"])["value"],
                 "predicted": v["distance_predicted"],
-                "value": median(v["value"])["value"],
+                "value": stats.median(v["value"])["value"],
                 "predicted value": v["value_predicted"],
             }
             for v in o[name].values
@@ -663,7 +622,7 @@ def grid_row(value: Mapping[str, Any]) -> Row:
     return {**setting, **row, "published": published, **ratios}
 
 
-TABLES = tuple(
+TIMES = tuple(
     DataTable(name, name, "Median steps, measured and predicted.", escape_rows(name))
     for name in ("dimension", "escape", "front")
 )

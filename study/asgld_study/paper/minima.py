@@ -51,8 +51,7 @@ def measure_minima(
 ) -> dict[str, Any]:
     """Crossing times of one method in one dimension for every eps.
 
-    Args:
-        noise: "fixed" per coordinate, or "total": as much in all as four coordinates have.
+    The noise is "fixed" per coordinate, or "total": as much in all as four coordinates have.
     """
     (method, alpha, beta, theta), eps = KINDS[label], accuracies(label)
     saddle = problem("strict-saddle", dim=dim, gamma=GAMMA)
@@ -129,9 +128,6 @@ def minima_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (minima_tasks,)
-
-
 @claim("E8", "Theorem 4", "minima", item="Theorem 4")
 def e8(o: Outcomes) -> Checks:
     """To a minimum: log d / eps^4 (ASGLD, ASG), log d / eps^2 (AGLD, and ASGLD with B = k).
@@ -146,9 +142,6 @@ def e8(o: Outcomes) -> Checks:
             small, large, grown = dim_growth(o, label, noise)
             says = f"{label}, noise fixed {words}: T({large}) over T({small}), in units of log d"
             yield at_most(says, grown, LOG_D, core=noise == "fixed")
-
-
-CLAIMS = (e8,)
 
 
 def eps_power(o: Outcomes, label: str, *, samples: bool = False) -> Estimate:
@@ -206,9 +199,6 @@ def steps_to_a_minimum(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (steps_to_a_minimum,)
-
-
 @table("minima")
 def minima_rows(o: Outcomes) -> list[Row]:
     """Steps to a minimum."""
@@ -222,6 +212,3 @@ def minima_rows(o: Outcomes) -> list[Row]:
         }
         for v in o["minima"].values
     ]
-
-
-TABLES = (minima_rows,)

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from asgld.theory import plots, rate
@@ -34,9 +33,8 @@ from asgld_study.landscapes import LANDSCAPES, start
 from asgld_study.page import Row, table
 from asgld_study.paper.bounds import SMOOTHNESS, TERMS, growth, late
 from asgld_study.paper.minima import eps_power
-from asgld_study.statistics import Estimate, mean, scaled, slope
+from asgld_study.statistics import BoolArray, Estimate, FloatArray, mean, named, scaled, slope
 
-FloatArray = npt.NDArray[np.float64]
 LR, DELTA, SIGMA, VARIANCE = 0.5, 0.1, 0.3, 0.3
 # Of the accumulator, where "small" is taken at its word.
 TINY_DELTA = 1e-8
@@ -128,7 +126,7 @@ def _exponent(x: FloatArray, columns: FloatArray) -> Estimate:
     return {"value": -fit["value"], "low": -fit["high"], "high": -fit["low"]}
 
 
-def _last_decade(log_k: FloatArray) -> npt.NDArray[np.bool_]:
+def _last_decade(log_k: FloatArray) -> BoolArray:
     return np.asarray(log_k >= log_k[-1] - math.log(10.0) - 1e-9)
 
 
@@ -209,6 +207,15 @@ def case_tasks(cases: Sequence[Case], steps: int, replicas: int) -> list[Task]:
     return [task(measure_case, **vars(case), steps=steps, replicas=replicas) for case in cases]
 
 
+@experiment("plateau", "The floor of SGLD")
+def plateau_tasks(size: Size) -> list[Task]:
+    """How high is the floor at which a constant temperature ends?"""
+    return [
+        task(measure_plateau, dim=dim, batch=batch, steps=size.grid, replicas=size.chains)
+        for dim, batch in ((1, 1), (2, 1), (10, 1), (100, 1), (10, 10))
+    ]
+
+
 @experiment("exponents", "Convergence exponents")
 def exponent_tasks(size: Size) -> list[Task]:
     """How fast does the squared gradient fall, for every case of the theorems?"""
@@ -238,18 +245,6 @@ def region_tasks(size: Size) -> list[Task]:
     ]
 
 
-@experiment("plateau", "The floor of SGLD")
-def plateau_tasks(size: Size) -> list[Task]:
-    """How high is the floor at which a constant temperature ends?"""
-    return [
-        task(measure_plateau, dim=dim, batch=batch, steps=size.grid, replicas=size.chains)
-        for dim, batch in ((1, 1), (2, 1), (10, 1), (100, 1), (10, 10))
-    ]
-
-
-EXPERIMENTS = (plateau_tasks, exponent_tasks, delta_tasks, region_tasks)
-
-
 # ------------------------------------------------------------------------------------ claims
 
 
@@ -272,19 +267,16 @@ def _falls_slowly(method: str, o: Outcomes) -> Checks:
     yield at_least(says, value["per_log"], 0.8)
 
 
-def _rate_claim(name: str, item: str, says: str, *cases: Case, note: str = "") -> Claim:
+def _rate_claim(
+    name: str, item: str, says: str, *cases: Case, slow: str = "", note: str = ""
+) -> Claim:
+    """That these cases fall as fast as published; or a `slow` method like 1/log k."""
     where = "batch theorem" if item == "Batch theorem" else item.partition(" case")[0]
-    return Claim(name, says, where, ("exponents",), partial(_falls, cases), note, item)
+    checks = partial(_falls_slowly, slow) if slow else partial(_falls, cases)
+    return Claim(name, says, where, ("exponents",), checks, note, item)
 
 
-r1 = Claim(
-    "R1",
-    "alpha = 2, beta > 1: 1/log k.",
-    "Theorem 2",
-    ("exponents",),
-    partial(_falls_slowly, "asgld"),
-    item="Theorem 2 case 1",
-)
+r1 = _rate_claim("R1", "Theorem 2 case 1", "alpha = 2, beta > 1: 1/log k.", slow="asgld")
 r2 = _rate_claim(
     "R2",
     "Theorem 2 case 2",
@@ -399,14 +391,7 @@ def b2(o: Outcomes) -> Checks:
     yield at_most(f"{label}: exponent of 1/eps in the samples", in_samples, 2.0 * LOGS, core=False)
 
 
-p1 = Claim(
-    "P1",
-    "AGLD, alpha = 2, beta > 1: 1/log k.",
-    "Proposition 6",
-    ("exponents",),
-    partial(_falls_slowly, "agld"),
-    item="Proposition 6",
-)
+p1 = _rate_claim("P1", "Proposition 6", "AGLD, alpha = 2, beta > 1: 1/log k.", slow="agld")
 p2 = _rate_claim(
     "P2",
     "Proposition 6",
@@ -441,9 +426,6 @@ def p4(o: Outcomes) -> Checks:
     yield at_most("exponent of 1/eps in the steps to a minimum", power, 4.0 * LOGS)
     grown = growth(o["terms"].one(label="ASG (1)", dim=10), "I2")
     yield at_most("alpha = 1: growth of I2 k^(1/2) over the last decade", grown, 1.1, core=False)
-
-
-CLAIMS = (r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, b1, b2, p1, p2, p3, p4)
 
 
 # ------------------------------------------------------------------------------------ pictures
@@ -591,16 +573,6 @@ def region_by_theory(_: Outcomes) -> Any:
     return plots.region_map(resolution=120)
 
 
-PICTURES = (floor_of_sgld, exponents_by_case, paths_by_delta, region_map, region_by_theory)
-
-
-# ------------------------------------------------------------------------------------ tables
-
-
-def _with_interval(name: str, of: Estimate) -> Row:
-    return {name: of["value"], "low": of["low"], "high": of["high"]}
-
-
 @table("plateau")
 def plateau_rows(o: Outcomes) -> list[Row]:
     """Mean squared gradient of SGLD."""
@@ -622,7 +594,7 @@ def exponent_rows(o: Outcomes) -> list[Row]:
     return [
         {
             "case": v["label"],
-            **_with_interval("last", v["last"]),
+            **named("last", v["last"]),
             "weighted average": v["average"]["value"],
             "published": v["published"],
             "corrected": v["corrected"],
@@ -636,15 +608,10 @@ def delta_rows(o: Outcomes) -> list[Row]:
     """Exponents with a tiny and with a real delta."""
     return [
         {
-            "alpha": v["alpha"],
-            "beta": v["beta"],
-            "delta": v["delta"],
-            **_with_interval("exponent", v["last"]),
+            **{name: v[name] for name in ("alpha", "beta", "delta")},
+            **named("exponent", v["last"]),
             "if delta feeds D": v["with_delta"],
             "if it does not": v["without_delta"],
         }
         for v in o["delta"].values
     ]
-
-
-TABLES = (plateau_rows, exponent_rows, delta_rows)

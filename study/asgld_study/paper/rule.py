@@ -223,9 +223,6 @@ def feature_tasks(size: Size) -> list[Task]:
     ]
 
 
-EXPERIMENTS = (identity_tasks, feature_tasks)
-
-
 # ------------------------------------------------------------------------------------ claims
 
 
@@ -327,9 +324,6 @@ def s7(o: Outcomes) -> Checks:
     yield at_most("noise of a half against its place in the whole", gaps["noise"], 0.0)
 
 
-CLAIMS = (s1, s2, s3, s4, s5, s6, s7)
-
-
 # ------------------------------------------------------------------------------------ pictures
 
 
@@ -351,12 +345,6 @@ def rare_features(o: Outcomes) -> Any:
     outer(axes, "lr", "objective at the end")
     legend(figure, axes[0, 0])
     return figure
-
-
-PICTURES = (rare_features,)
-
-
-# ------------------------------------------------------------------------------------ tables
 
 
 @table("identities")
@@ -390,6 +378,3 @@ def feature_rows(o: Outcomes) -> list[Row]:
         }
         for v in o["features"].select(seed=0)
     ]
-
-
-TABLES = (identity_rows, feature_rows)

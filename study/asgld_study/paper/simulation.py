@@ -61,22 +61,15 @@ _KEEPERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """One line of the paper's list: a method of the family and how it gets its gradients.
+    """One line of the paper's list: a method of the family and how it gets its gradients."""
 
-    Args:
-        number, label: in the paper's list.
-        method, options: the optimizer.
-        batch, slope: B_k = min(n, floor(B + s k)); no B stands for full gradients.
-        lr_decay: q, for the step size lr (1 + k)^-q.
-    """
-
-    number: str
+    number: str  # in the paper's list
     label: str
     method: str
     options: dict[str, Any] = field(default_factory=dict)
-    batch: int | None = None
-    slope: float = 0.0
-    lr_decay: float = 0.0
+    batch: int | None = None  # B of B_k = min(n, floor(B + s k)); None stands for full gradients
+    slope: float = 0.0  # s
+    lr_decay: float = 0.0  # q, for the step size lr (1 + k)^-q
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -225,9 +218,6 @@ def measure_study(
     return {**names, **changes, "samples": samples, **watch.found()}
 
 
-# ------------------------------------------------------------------------------------ tasks
-
-
 def _runs(amount: tuple[int, int], **options: Any) -> Task:
     """A configuration on so many data sets for so many steps."""
     return task(measure_study, replicas=amount[0], steps=amount[1], **options)
@@ -288,9 +278,6 @@ def lag_tasks(size: Size) -> list[Task]:
         for number in ("4", "5", "7", "10")
         for lag in ("ONE", "TWO")
     ]
-
-
-EXPERIMENTS = (study_tasks, setting_tasks, space_tasks, start_tasks, lag_tasks)
 
 
 # ------------------------------------------------------------------------------------ claims
@@ -387,9 +374,6 @@ def x5(o: Outcomes) -> Checks:
     yield at_least(says, first, 0.5, core=False)
 
 
-CLAIMS = (x1, x2, x3, x4, x5)
-
-
 # ------------------------------------------------------------------------------------ pictures
 
 _ENDS = "squared error at the end, q10 to q90"
@@ -407,7 +391,8 @@ def study_paths(o: Outcomes) -> Any:
     """
     values = o["study"].values
     rows = -(-len(values) // 3)
-    figure, axes = draw.panels(rows, 3, 1.75 * rows + 0.4, sharex=True, sharey=True)
+    shape = (rows, 3, 1.75 * rows + 0.4, len(values))
+    figure, axes = draw.panels(*shape, sharex=True, sharey=True)
     for panel, value in zip(axes.flat, values, strict=False):
         steps, bands = np.array(value["steps"][1:]), value["bands"]
         low, middle, high = (draw.clipped(bands[q][1:]) for q in ("q10", "median", "q90"))
@@ -416,8 +401,6 @@ def study_paths(o: Outcomes) -> Any:
         panel.plot(steps, middle, color=COLORS[0], label="median")
         panel.axhline(HIT, color=COLORS[1], linestyle="--", linewidth=0.9, label=f"error {HIT}")
         draw.log_log(panel, ylim=(1e-5, 1e6), title=f"{value['number']}  {value['label']}")
-    for panel in axes.flat[len(values) :]:
-        panel.set_axis_off()
     draw.outer(axes, "iteration", "squared error")
     draw.legend(figure, axes[0, 0])
     return figure
@@ -466,7 +449,7 @@ def times_near_by_setting(o: Outcomes) -> Any:
     """
     values = o["settings"].values
     labels = list(dict.fromkeys(v["label"] for v in values))
-    figure, axes = draw.panels(2, 4, 3.9, sharex=True, sharey=True)
+    figure, axes = draw.panels(2, 4, 3.9, len(labels), sharex=True, sharey=True)
     for panel, label in zip(axes.flat, labels, strict=False):
         mine = [v for v in values if v["label"] == label]
         for i, sigma in enumerate(sorted({v.get("sigma", 0.0) for v in mine})):
@@ -477,8 +460,6 @@ def times_near_by_setting(o: Outcomes) -> Any:
         panel.set(xscale="log", ylim=(-0.05, 1.05))
         panel.set_title(label, fontsize=7.5)
         draw.plain(panel.xaxis, lrs)
-    for panel in axes.flat[len(labels) :]:
-        panel.set_axis_off()
     draw.outer(axes, "lr", "time near the truth")
     draw.legend(figure, axes[0, 0])
     return figure
@@ -546,19 +527,6 @@ def ends_by_lag(o: Outcomes) -> Any:
     return _pair_of_ends(o, "lag", "lag", pair, gap=0.24)
 
 
-PICTURES = (
-    study_paths,
-    study_ends,
-    times_near_by_setting,
-    ends_by_space,
-    ends_by_start,
-    ends_by_lag,
-)
-
-
-# ------------------------------------------------------------------------------------ tables
-
-
 @table("study")
 def study_rows(o: Outcomes) -> list[Row]:
     """Squared error at the end over data sets, and hitting times."""
@@ -601,15 +569,12 @@ def variant_rows(name: str, *keys: str) -> Callable[[Outcomes], list[Row]]:
     return rows
 
 
-TABLES = (
-    study_rows,
-    *(
-        DataTable(name, name, caption, variant_rows(name, *keys))
-        for name, caption, keys in (
-            ("settings", "Every setting.", ("lr", "sigma")),
-            ("spaces", "In x.", ("space", "lr", "d_init")),
-            ("starts", "Every start of D.", ("lr", "d_init", "delta")),
-            ("lag", "By the literal algorithm.", ("lag",)),
-        )
-    ),
+VARIANTS = tuple(
+    DataTable(name, name, caption, variant_rows(name, *keys))
+    for name, caption, keys in (
+        ("settings", "Every setting.", ("lr", "sigma")),
+        ("spaces", "In x.", ("space", "lr", "d_init")),
+        ("starts", "Every start of D.", ("lr", "d_init", "delta")),
+        ("lag", "By the literal algorithm.", ("lag",)),
+    )
 )

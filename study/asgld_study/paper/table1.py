@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,27 +25,17 @@ import numpy as np
 from asgld.methods import method
 from asgld.theory import Table1Row, table1
 from asgld.theory.plots import COLORS
+from asgld_study import judge
+from asgld_study.catalog import run_searches
 from asgld_study.cells import measure_cells
 from asgld_study.drawing import INK, legend, panels, picture, series
 from asgld_study.engine import Measured, Outcomes, Size, Task, experiment
-from asgld_study.judge import (
-    LOG_D,
-    LOGS,
-    SLACK,
-    Check,
-    Checks,
-    Claim,
-    at_most,
-    between,
-    claim,
-    verdict,
-)
-from asgld_study.page import DataTable
+from asgld_study.judge import LOG_D, LOGS, SLACK, Check, Checks, Claim, at_most, between, claim
+from asgld_study.page import table
 from asgld_study.paper import table1_cells as cells
 from asgld_study.paper.minima import dim_growth, eps_power
 from asgld_study.paper.table1_tables import Comparison, TableRows, accuracy
 from asgld_study.statistics import Estimate, ratio_of_medians
-from asgld_study.tuning import run_searches
 
 # ------------------------------------------------------------------------------------ the report
 
@@ -81,24 +70,13 @@ def tasks(size: Size) -> list[Task]:
     return [cell.task for cell in (*cells.chain_cells(plan), *escapes) if cell.label in rows]
 
 
-EXPERIMENTS = (tasks,)
-
-
 def run_comparison(
-    plan: cells.Extent,
-    *,
-    folder: Path | None = None,
-    jobs: int = 1,
-    report: Callable[[str, int, int, str], None] = lambda *_: None,
+    plan: cells.Extent, report: Callable[..., None] = lambda *_: None, **how: Any
 ) -> Comparison:
     """Search for settings, then measure all cells of `asgld table1`.
 
-    Args:
-        plan: how much is measured.
-        folder, jobs: as for `asgld_study.engine.measure`.
-        report: hears (stage, done, all, what).
+    `how` is as for `asgld_study.engine.measure`; `report` hears (stage, done, all, what).
     """
-    how: dict[str, Any] = {"folder": folder, "jobs": jobs}
     searches = cells.searches(plan)
     found = run_searches(list(searches.values()), **how, report=partial(report, "settings"))
     tuned = dict(zip(searches, found, strict=True))
@@ -110,24 +88,17 @@ def as_outcomes(found: Comparison) -> Outcomes:
     """The comparison as what the experiment gave, for pictures."""
     values = [vars(result) for result in found.results if not result.error]
     errors = [result.error for result in found.results if result.error]
-    return {"table1": Measured(EXPERIMENTS[0], values, errors)}
+    return {"table1": Measured(tasks, values, errors)}
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One method of the table.
-
-    Args:
-        printed: what the paper prints, and what is known of it.
-        label: its word here.
-        chain: exponent of 1/eps on the chain, as :func:`accuracy` gives it; None if it was not run.
-        times: dimension -> steps of each replica until the function fell.
-    """
+    """One method of the table."""
 
     printed: Table1Row
-    label: str
-    chain: Mapping[str, Any] | None
-    times: dict[int, list[float]]
+    label: str  # our word for the method
+    chain: Mapping[str, Any] | None  # as `accuracy` gives it; None if the chain was not run
+    times: dict[int, list[float]]  # dimension -> steps of each replica until the function fell
 
     @property
     def median_steps(self) -> dict[int, float]:
@@ -162,8 +133,11 @@ def measured_rows(o: Outcomes) -> list[MeasuredRow]:
     return rows
 
 
+@table("table1")
 def report_rows(o: Outcomes) -> TableRows:
-    """The rows for the table of the report."""
+    """Powers of 1/eps on the worst-case chain, and steps until f fell below a saddle in d
+    dimensions. Tuned comparisons on more problems: asgld table1.
+    """
     rows = measured_rows(o)
     dims = sorted({dim for row in rows for dim in row.times})
     return [
@@ -215,18 +189,6 @@ def table1_picture(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (table1_picture,)
-TABLES = (
-    DataTable(
-        "table1",
-        "table1",
-        "Powers of 1/eps on the worst-case chain, and steps until f fell below a saddle in d "
-        "dimensions. Tuned comparisons on more problems: asgld table1.",
-        report_rows,
-    ),
-)
-
-
 # ------------------------------------------------------------------------------------ claims
 
 
@@ -254,8 +216,6 @@ _OWN_ROWS = {
     13: "ASGLD (1, 1)",
     14: "ASGLD (0, 1), B = k",
 }
-# Power of log d in the printed bound, by row; other rows print none.
-_LOG_POWERS = {4: 1, 5: 1, 6: 1, 8: 4, 11: 1, 12: 1, 13: 1, 14: 1}
 _CURVATURE = {"hessian", "hvp", "sample_hvp"}
 
 
@@ -264,14 +224,14 @@ def _row(number: int, o: Outcomes) -> Checks:
     if row.chain is not None and not math.isnan(row.printed.eps_power):
         says = "exponent of 1/eps on the worst-case chain"
         yield bound_check(says, row.chain, row.printed.eps_power + SLACK)
-    if number in _LOG_POWERS and row.growth is not None:
+    if row.printed.log_power >= 1 and row.growth is not None:
         small, large, grown = row.growth
-        allowed = (math.log(large) / math.log(small)) ** (_LOG_POWERS[number] - 1)
+        allowed = (math.log(large) / math.log(small)) ** (row.printed.log_power - 1)
         says = f"one escape: T({large}) over T({small}), in units of log d"
         yield at_most(says, grown, LOG_D * allowed)
     if number in _OWN_ROWS:
         yield from _own_row(number, o)
-    extra = sorted(_needs(row.printed.method) & _CURVATURE - _printed_calls(row.printed.oracle))
+    extra = sorted(_needs(row.printed.method) & _CURVATURE - row.printed.curvature_calls)
     says = f"oracle calls beyond those printed ({', '.join(extra) or 'none'})"
     yield at_most(says, len(extra), 0, core=False)
 
@@ -292,11 +252,18 @@ def _needs(name: str) -> frozenset[str]:
     return frozenset(method(name).needs)
 
 
-def _printed_calls(oracle: str) -> set[str]:
-    """The calls for curvature that the table grants; a Hessian includes its products."""
-    if "product" in oracle:
-        return {"hvp", "sample_hvp"}
-    return _CURVATURE if "Hessian" in oracle else set()
+ROW_CLAIMS = tuple(
+    Claim(
+        f"M{i}",
+        f"{row.statement} {row.bound}, by {row.oracle}.",
+        f"Table 1, row {i}",
+        ("table1", "minima") if i in _OWN_ROWS else ("table1",),
+        partial(_row, i),
+        row.correction,
+        row.name,
+    )
+    for i, row in enumerate(table1(), start=1)
+)
 
 
 @claim("M15", "section 2", "table1", item="Section 2")
@@ -337,31 +304,13 @@ def _takes_batches(name: str) -> bool:
         return "sample_grad" in _needs(name)
 
 
-CLAIMS = (
-    *(
-        Claim(
-            f"M{i}",
-            f"{row.statement} {row.bound}, by {row.oracle}.",
-            f"Table 1, row {i}",
-            ("table1", "minima") if i in _OWN_ROWS else ("table1",),
-            partial(_row, i),
-            row.correction,
-            row.name,
-        )
-        for i, row in enumerate(table1(), start=1)
-    ),
-    m15,
-    m16,
-)
-
-
 # ------------------------------------------------------------------------------------ judged
 
 
 def judged_tables(tables: Mapping[str, TableRows]) -> dict[str, TableRows]:
     """Table 1 with its verdicts, and the checks of known laws, from the measured tables."""
     laws = [
-        {"check": c.says, "measured": c.number, "asked": c.asked, "verdict": verdict([c])}
+        {"check": c.says, "measured": c.number, "asked": c.asked, "verdict": judge.verdict([c])}
         for c in law_checks(tables)
     ]
     return {"table1": table_rows(tables), "checks": laws}
@@ -406,8 +355,8 @@ def table_rows(tables: Mapping[str, TableRows]) -> TableRows:
 def bound_verdict(row: Mapping[str, Any] | None, bound: float) -> str:
     """The verdict on a printed power of 1/eps; not testable where the numbers say nothing."""
     if row is None or not is_informative(row, bound):
-        return verdict([])
-    return verdict([bound_check("exponent of 1/eps", row, bound + SLACK)])
+        return judge.verdict([])
+    return judge.verdict([bound_check("exponent of 1/eps", row, bound + SLACK)])
 
 
 def _shown(row: Mapping[str, Any], name: str) -> str:

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from asgld.problems import Problem, problem
-from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
+from asgld_study import catalog
+from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, SettingSearch, Tuned
 from asgld_study.cells import Cell
-from asgld_study.tuning import SettingSearch, Tuned, options_by_theory
 
 # (family, label) -> settings that a search found
 Settings = Mapping[tuple[str, str], Tuned]
@@ -50,28 +50,18 @@ HESSIAN = ("cubic-newton", "trace", "trust-exact")
 
 @dataclass(frozen=True)
 class Family:
-    """A problem of the comparison, and a smaller one on which settings are searched for.
-
-    Args:
-        name, problem, options: the problem.
-        small: what is different in the smaller one.
-        start: of all methods, so that none is excluded: beside the saddle, or random.
-        eps, gamma: of the second-order point that ends a run.
-        max_steps: limit of a run; the search has a third of it.
-        budget: limit in gradient-equivalents.
-        trials: of the search at most, for every method alike.
-    """
+    """A problem of the comparison, and a smaller one on which settings are searched for."""
 
     name: str
     problem: str
     options: Mapping[str, Any]
-    small: Mapping[str, Any]
-    start: str
-    eps: float
+    small: Mapping[str, Any]  # options that are different in the smaller problem
+    start: str  # of all methods, so that none is excluded: beside the saddle, or random
+    eps: float  # of the second-order point that ends a run
     gamma: float
-    max_steps: int
-    budget: float = 5_000.0
-    trials: int = 16
+    max_steps: int  # of a run; the search has a third of them
+    budget: float = 5_000.0  # in gradient-equivalents
+    trials: int = 16  # of the search at most, for every method alike
 
 
 SADDLE = Family("saddle", "strict-saddle",
@@ -101,35 +91,20 @@ FAMILIES = (SADDLE, OCTOPUS, *REALISTIC)
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured.
+    """How much is measured."""
 
-    ==================  ==============================================================
-    field               meaning
-    ==================  ==============================================================
-    saddle_seeds        replicas of a sweep at the saddle
-    second_order_seeds  the same for methods that run one replica at a time
-    dims, hessian_dims  dimensions of the saddle, and those with whole Hessians
-    gammas, k0s         curvatures, and steps at which the saddle is met
-    exponents           alpha and beta of the map, of `map_steps` steps
-    seeds               replicas of all other cells
-    trials              of a search, each of `tuning_seeds` replicas
-    families            problems of the comparison
-    shrink              factor of the families' limits on steps and cost
-    ==================  ==============================================================
-    """
-
-    saddle_seeds: int
-    second_order_seeds: int
-    dims: tuple[int, ...]
-    hessian_dims: tuple[int, ...]
-    gammas: tuple[float, ...]
-    k0s: tuple[int, ...]
-    exponents: tuple[float, ...]
+    saddle_seeds: int  # replicas of a sweep at the saddle
+    second_order_seeds: int  # the same for methods that run one replica at a time
+    dims: tuple[int, ...]  # of the saddle
+    hessian_dims: tuple[int, ...]  # dimensions with whole Hessians
+    gammas: tuple[float, ...]  # curvatures of the saddle
+    k0s: tuple[int, ...]  # steps at which the saddle is met
+    exponents: tuple[float, ...]  # alpha and beta of the map
     map_steps: int
-    seeds: int
-    trials: int
-    tuning_seeds: int
-    families: tuple[Family, ...]
+    seeds: int  # replicas of all other cells
+    trials: int  # of a search
+    tuning_seeds: int  # replicas of a trial
+    families: tuple[Family, ...]  # problems of the comparison
     octopus_dims: tuple[int, ...]
     octopus_steps: int
     octopus_eps: tuple[float, ...]
@@ -138,7 +113,7 @@ class Extent:
     chain_steps: int = 20_000
     control_steps: int = 2000
     rotations: tuple[bool, ...] = (True, False)
-    shrink: float = 1.0
+    shrink: float = 1.0  # factor of the families' limits on steps and cost
 
 
 EXTENTS = {
@@ -202,7 +177,7 @@ def saddle_settings(label: str, dim: int, noise: str, gamma: float = GAMMA) -> d
         return {"lr": LR, "damping": 1.0, "sigma": sigma_for(dim, noise)}
     if label == "noisy-sgd":
         return {"lr": LR, "noise": ENERGY / LR if noise == "equal" else 1.0}
-    by_theory = proved_options(
+    by_theory = catalog.proved_options(
         BY_LABEL[label], subject, eps=_EPS, gamma=gamma / 2, gap=gamma**2 / 4
     )
     assert by_theory is not None
@@ -439,7 +414,7 @@ def proved(family: Family, contender: Contender) -> dict[str, Any] | None:
     """Options by theory on a family; None where the problem proves no constants."""
     subject = problem(family.problem, **family.options)
     cell = Cell(family.problem, "gd", start=family.start, eps=family.eps, gamma=family.gamma)
-    return options_by_theory(contender, subject, cell)
+    return catalog.options_by_theory(contender, subject, cell)
 
 
 def standard_cells(plan: Extent, tuned: Settings) -> list[Cell]:

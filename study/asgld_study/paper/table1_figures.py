@@ -9,38 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from asgld_study import drawing as draw
 from asgld_study.catalog import BY_LABEL
 from asgld_study.cells import CellResult
-from asgld_study.drawing import (
-    INK,
-    Picture,
-    legend,
-    log_log,
-    one_panel,
-    outer,
-    panels,
-    picture,
-    plain,
-    plot,
-    series,
-)
 from asgld_study.engine import Outcomes
+from asgld_study.paper import table1_tables as numbers
 from asgld_study.paper.table1 import predicted_slope
-from asgld_study.paper.table1_tables import (
-    Comparison,
-    curvature_rows,
-    dimension_rows,
-    late_rows,
-    realistic_rows,
-    tuned_families,
-    unit_of,
-)
+from asgld_study.paper.table1_tables import Comparison, unit_of
 from asgld_study.statistics import survival
 
 _ORDER = tuple(BY_LABEL)
 
 
-@picture("f1-dimension", "table1", paper=True)
+@draw.picture("f1-dimension", "table1", paper=True)
 def dimension_figure(o: Outcomes) -> Any:
     """F1: escape from a strict saddle against dimension
 
@@ -50,9 +31,11 @@ def dimension_figure(o: Outcomes) -> Any:
     Median steps to fall below the saddle against d, one line per method, one panel for each scaling
     of the noise and each rotation.
     """
-    rows, slope = dimension_rows(Comparison.of(o), "fall"), predicted_slope()
+    rows, slope = numbers.dimension_rows(Comparison.of(o), "fall"), predicted_slope()
     rotations = [r for r in (True, False) if any(row["rotated"] is r for row in rows)]
-    figure, axes = panels(len(rotations), 2, 3.2 * len(rotations) + 0.9, sharex=True, sharey=True)
+    figure, axes = draw.panels(
+        len(rotations), 2, 3.2 * len(rotations) + 0.9, sharex=True, sharey=True
+    )
     cases = itertools.product(rotations, ("equal", "native"))
     for panel, (rotated, noise) in zip(axes.flat, cases, strict=True):
         for row in rows:
@@ -62,15 +45,15 @@ def dimension_figure(o: Outcomes) -> Any:
         low, high = panel.dataLim.intervalx
         d = np.geomspace(low, high, 50)
         law = 60.0 + slope * np.log(d)
-        panel.plot(d, law, color=INK, linestyle=":", label=f"60 + {slope:.1f} ln d")
-        log_log(panel, title=f"{noise} noise, {'rotated' if rotated else 'aligned'}")
-    plain(axes[0, 0].xaxis, sorted({int(k[2:]) for row in rows for k in row if k[:2] == "d="}))
-    outer(axes, "dimension d", "median steps to fall below the saddle")
-    legend(figure, axes, 6, fontsize=7)
+        panel.plot(d, law, color=draw.INK, linestyle=":", label=f"60 + {slope:.1f} ln d")
+        draw.log_log(panel, title=f"{noise} noise, {'rotated' if rotated else 'aligned'}")
+    draw.plain(axes[0, 0].xaxis, sorted({int(k[2:]) for row in rows for k in row if k[:2] == "d="}))
+    draw.outer(axes, "dimension d", "median steps to fall below the saddle")
+    draw.legend(figure, axes, 6, fontsize=7)
     return figure
 
 
-@picture("f2-accuracy", "table1", paper=True)
+@draw.picture("f2-accuracy", "table1", paper=True)
 def accuracy_figure(o: Outcomes) -> Any:
     """F2: cost against accuracy
 
@@ -81,21 +64,21 @@ def accuracy_figure(o: Outcomes) -> Any:
     octopus whose curvature is tied to eps.
     """
     found = Comparison.of(o)
-    figure, axes = panels(1, 2, 4.4)
+    figure, axes = draw.panels(1, 2, 4.4)
     sweeps = (("chain", "worst-case chain"), ("octopus eps", "octopus, curvature tied to eps"))
     for panel, (sweep, title) in zip(axes[0], sweeps, strict=True):
         for label in _ORDER:
             results = sorted(found.select(sweep, label=label), key=lambda r: -r.tags["eps"])
             x = [1.0 / r.tags["eps"] for r in results]
             _line(panel, label, x, [r.median("sosp", unit_of(label)) for r in results])
-        log_log(panel, title=title)
-        plain(panel.xaxis, sorted({1.0 / r.tags["eps"] for r in found.select(sweep)}))
-    outer(axes, "1/eps", "median cost")
-    legend(figure, axes, 6, fontsize=7)
+        draw.log_log(panel, title=title)
+        draw.plain(panel.xaxis, sorted({1.0 / r.tags["eps"] for r in found.select(sweep)}))
+    draw.outer(axes, "1/eps", "median cost")
+    draw.legend(figure, axes, 6, fontsize=7)
     return figure
 
 
-@picture("f3-curvature", "table1", paper=True)
+@draw.picture("f3-curvature", "table1", paper=True)
 def curvature_figure(o: Outcomes) -> Any:
     """F3: escape against the curvature of the saddle
 
@@ -103,20 +86,20 @@ def curvature_figure(o: Outcomes) -> Any:
 
     Median steps to fall below the saddle against gamma, one line per method.
     """
-    figure, panel = one_panel(4.2)
+    figure, panel = draw.one_panel(4.2)
     gammas: list[float] = []
-    for row in curvature_rows(Comparison.of(o)):
+    for row in numbers.curvature_rows(Comparison.of(o)):
         gammas = [float(k[6:]) for k in row if k.startswith("gamma=")]
         _line(panel, row["method"], gammas, [row[f"gamma={g}"] for g in gammas])
     law = [50.0 / g for g in gammas]
-    panel.plot(gammas, law, color=INK, linestyle=":", label="50/gamma")
-    log_log(panel, xlabel="gamma", ylabel="median steps to fall")
-    plain(panel.xaxis, gammas)
+    panel.plot(gammas, law, color=draw.INK, linestyle=":", label="50/gamma")
+    draw.log_log(panel, xlabel="gamma", ylabel="median steps to fall")
+    draw.plain(panel.xaxis, gammas)
     panel.legend()
     return figure
 
 
-@picture("f4-late-saddles", "table1", paper=True)
+@draw.picture("f4-late-saddles", "table1", paper=True)
 def late_figure(o: Outcomes) -> Any:
     """F4: late saddles
 
@@ -124,18 +107,18 @@ def late_figure(o: Outcomes) -> Any:
 
     Median steps to leave against the step k0 at which the saddle is met, one line per alpha.
     """
-    figure, panel = one_panel(4.2)
-    for i, row in enumerate(late_rows(Comparison.of(o))):
+    figure, panel = draw.one_panel(4.2)
+    for i, row in enumerate(numbers.late_rows(Comparison.of(o))):
         k0s = [int(k[3:]) for k in row if k.startswith("k0=")]
         words = f"alpha = {row['alpha']:g}: k0^{row['exponent']:.2f}, law k0^{row['law']:g}"
-        plot(panel, i, [max(k, 10) for k in k0s], [row[f"k0={k}"] for k in k0s], words)
-    log_log(panel, xlabel="step k0 at which the saddle is met (0 at left)",
+        draw.plot(panel, i, [max(k, 10) for k in k0s], [row[f"k0={k}"] for k in k0s], words)
+    draw.log_log(panel, xlabel="step k0 at which the saddle is met (0 at left)",
             ylabel="median steps to leave")  # fmt: skip
     panel.legend()
     return figure
 
 
-@picture("f5-survival", "table1", paper=True)
+@draw.picture("f5-survival", "table1", paper=True)
 def survival_figure(o: Outcomes) -> Any:
     """F5: survival at the saddle
 
@@ -147,19 +130,19 @@ def survival_figure(o: Outcomes) -> Any:
     found = Comparison.of(o)
     sizes = {r.cell["problem_options"]["dim"] for r in found.select("dimension")}
     dim = max(d for d in sizes if d <= 256)
-    figure, axes = panels(1, 2, 4.2, sharey=True)
+    figure, axes = draw.panels(1, 2, 4.2, sharey=True)
     for panel, noise in zip(axes[0], ("equal", "native"), strict=True):
         for result in found.select("dimension", noise=noise):
             options = result.cell["problem_options"]
             if options["dim"] == dim and options["rotated"]:
                 _survival(panel, result, "fall", "steps")
         panel.set(xscale="log", title=f"{noise} noise, d = {dim}")
-    outer(axes, "steps k", "share that has not fallen")
-    legend(figure, axes, 6, fontsize=7)
+    draw.outer(axes, "steps k", "share that has not fallen")
+    draw.legend(figure, axes, 6, fontsize=7)
     return figure
 
 
-@picture("f6-paths", "table1", paper=True)
+@draw.picture("f6-paths", "table1", paper=True)
 def path_figure(o: Outcomes) -> Any:
     """F6: value against cost, tuned methods
 
@@ -168,21 +151,19 @@ def path_figure(o: Outcomes) -> Any:
     f above the lowest value seen against gradient-equivalents, one line per method, one panel per
     problem.
     """
-    families = tuned_families(Comparison.of(o))
+    families = numbers.tuned_families(Comparison.of(o))
     columns = min(3, len(families))
     rows = -(-len(families) // columns)
-    figure, axes = panels(rows, columns, 2.5 * rows + 0.9)
+    figure, axes = draw.panels(rows, columns, 2.5 * rows + 0.9, len(families))
     for panel, (family, results) in zip(axes.flat, families.items(), strict=False):
         _paths(panel, results)
         panel.set_title(family)
-    for panel in axes.flat[len(families) :]:
-        panel.set_axis_off()
-    outer(axes, "gradient-equivalents", "f above the lowest")
-    legend(figure, axes, 6, fontsize=7)
+    draw.outer(axes, "gradient-equivalents", "f above the lowest")
+    draw.legend(figure, axes, 6, fontsize=7)
     return figure
 
 
-@picture("f7-profiles", "table1", paper=True)
+@draw.picture("f7-profiles", "table1", paper=True)
 def profile_figure(o: Outcomes) -> Any:
     """F7: performance profiles
 
@@ -191,9 +172,9 @@ def profile_figure(o: Outcomes) -> Any:
     Share of the problems on which a method costs at most tau times the best one, against tau, for
     all methods and for each class of oracles.
     """
-    rows = realistic_rows(Comparison.of(o))
+    rows = numbers.realistic_rows(Comparison.of(o))
     problems = list(dict.fromkeys(row["problem"] for row in rows))
-    figure, axes = panels(2, 3, 5.6, sharey=True)
+    figure, axes = draw.panels(2, 3, 5.6, 5, sharey=True)
     taus = np.geomspace(1, 1e3, 200)
     oracles = ("all", "stochastic", "gradient", "hvp", "hessian")
     for panel, oracle in zip(axes.flat, oracles, strict=False):
@@ -211,13 +192,12 @@ def profile_figure(o: Outcomes) -> Any:
             shares = (np.array(found)[:, None] <= taus).mean(axis=0)
             _draw(panel, label, taus, shares, markevery=40)
         panel.set(xscale="log", title=oracle)
-    axes.flat[-1].set_axis_off()
-    outer(axes, "tau", f"share of {len(problems)} problems")
-    legend(figure, axes, 6, fontsize=7)
+    draw.outer(axes, "tau", f"share of {len(problems)} problems")
+    draw.legend(figure, axes, 6, fontsize=7)
     return figure
 
 
-@picture("f8-exponents", "table1", paper=True)
+@draw.picture("f8-exponents", "table1", paper=True)
 def exponent_figure(o: Outcomes) -> Any:
     """F8: exponents of the step and of the noise
 
@@ -235,7 +215,7 @@ def exponent_figure(o: Outcomes) -> Any:
             np.median(r.ends["final_grad_norm"])
         ),
     }
-    figure, axes = panels(1, 2, 3.4)
+    figure, axes = draw.panels(1, 2, 3.4)
     for panel, (title, number) in zip(axes[0], maps.items(), strict=True):
         grid = np.full((len(betas), len(alphas)), np.nan)
         for r in found:
@@ -253,23 +233,11 @@ def exponent_figure(o: Outcomes) -> Any:
     return figure
 
 
-PICTURES = (
-    dimension_figure,
-    accuracy_figure,
-    curvature_figure,
-    late_figure,
-    survival_figure,
-    path_figure,
-    profile_figure,
-    exponent_figure,
-)
-
-
-def compare_picture(results: Sequence[CellResult], title: str) -> Picture:
+def compare_picture(results: Sequence[CellResult], title: str) -> draw.Picture:
     """The figure of `asgld compare`: value against cost, and which replicas have not arrived."""
 
-    def draw(_: Outcomes) -> Any:
-        figure, axes = panels(1, 2, 4.0)
+    def drawn(_: Outcomes) -> Any:
+        figure, axes = draw.panels(1, 2, 4.0)
         _paths(axes[0, 0], results)
         axes[0, 0].set_ylabel("f above the lowest value seen")
         for result in results:
@@ -278,11 +246,11 @@ def compare_picture(results: Sequence[CellResult], title: str) -> Picture:
         axes[0, 1].set(xscale="log", ylabel="share not yet at a second-order point")
         for panel in axes.flat:
             panel.set_xlabel("gradient-equivalents")
-        legend(figure, axes, 6, fontsize=7)
+        draw.legend(figure, axes, 6, fontsize=7)
         figure.suptitle(title)
         return figure
 
-    return Picture("compare", "compare", title, "", "", draw, paper=True)
+    return draw.Picture("compare", "compare", title, "", "", drawn, paper=True)
 
 
 # ------------------------------------------------------------------------------------ parts
@@ -290,7 +258,7 @@ def compare_picture(results: Sequence[CellResult], title: str) -> Picture:
 
 def _draw(panel: Any, label: str, x: Any, y: Any, **rest: Any) -> None:
     """The line of a method, with the color and the marker that it has in all figures."""
-    panel.plot(x, y, **series(_ORDER.index(label)), linewidth=1.1, label=label, **rest)
+    panel.plot(x, y, **draw.series(_ORDER.index(label)), linewidth=1.1, label=label, **rest)
 
 
 def _line(panel: Any, label: str, x: Sequence[float], y: Sequence[float]) -> None:
@@ -318,8 +286,8 @@ def _paths(panel: Any, results: Sequence[CellResult]) -> None:
             np.maximum(np.array(result.path[q]) - lowest, 1e-6) for q in ("q25", "q50", "q75")
         )
         _draw(panel, result.label, x, middle, markevery=(0.2, 0.3))
-        color = series(_ORDER.index(result.label))["color"]
+        color = draw.series(_ORDER.index(result.label))["color"]
         panel.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
     # A replica that runs off is not worth the axis.
     top = 30.0 * max((r.path["q50"][0] - lowest for r in results), default=1.0)
-    log_log(panel, ylim=(5e-7, top))
+    draw.log_log(panel, ylim=(5e-7, top))

@@ -15,7 +15,7 @@ from asgld_study.cells import CellResult
 from asgld_study.engine import Outcomes
 from asgld_study.events import EVENTS
 from asgld_study.paper.table1_cells import Settings
-from asgld_study.statistics import Slope, fit_growth, fit_slope, survival_median
+from asgld_study.statistics import fit_growth, fit_slope, named, survival_median
 
 TableRows = list[dict[str, Any]]
 UNITS = ("steps", "spent", "value", "grad", "sample_grad", "hvp", "sample_hvp", "hessian",
@@ -52,12 +52,8 @@ def accuracy(found: Comparison, label: str, sweep: str) -> dict[str, Any]:
     by_x = _sorted_by(lambda r: -math.log(r.tags["eps"]), found.select(sweep, label=label))
     samples = [r.times("sosp", unit_of(label)) for r in by_x.values()]
     slope = fit_slope(list(by_x), samples, log_time=True, last=3)
-    return {
-        "method": label,
-        "sweep": sweep,
-        **_interval("exponent", slope),
-        "points": slope.points,
-    }
+    exponent = {**named("exponent", slope), "points": slope["points"]}
+    return {"method": label, "sweep": sweep, **exponent}
 
 
 def measured_tables(found: Comparison) -> dict[str, TableRows]:
@@ -175,7 +171,7 @@ def dimension_rows(found: Comparison, event: str) -> TableRows:
                 "noise": noise,
                 "rotated": rotated,
                 **_medians("d", by_dim, event),
-                **_interval("slope", slope),
+                **named("slope", slope),
                 "laws": laws,
                 "power": power,
             }
@@ -192,7 +188,7 @@ def late_rows(found: Comparison) -> TableRows:
         samples = [by_k0[k0].times("leave") for k0 in late]
         slope = fit_slope([math.log(k0) for k0 in late], samples, log_time=True)
         medians = _medians("k0", by_k0, "leave")
-        rows.append({"alpha": alpha, **medians, **_interval("exponent", slope), "law": alpha / 2})
+        rows.append({"alpha": alpha, **medians, **named("exponent", slope), "law": alpha / 2})
     return rows
 
 
@@ -205,7 +201,7 @@ def curvature_rows(found: Comparison) -> TableRows:
         samples = [r.times("fall") for r in by_gamma.values()]
         slope = fit_slope([-math.log(g) for g in by_gamma], samples, log_time=True)
         medians = _medians("gamma", by_gamma, "fall")
-        rows.append({"method": label, **medians, **_interval("exponent", slope)})
+        rows.append({"method": label, **medians, **named("exponent", slope)})
     return rows
 
 
@@ -241,11 +237,6 @@ def _sorted_by(
 def _medians(name: str, results: Mapping[Any, CellResult], event: str) -> dict[str, float]:
     """A column for each key."""
     return {f"{name}={x}": r.median(event) for x, r in results.items()}
-
-
-def _interval(name: str, slope: Slope) -> dict[str, float]:
-    """A fitted number and the ends of its interval."""
-    return {name: slope.value, "low": slope.low, "high": slope.high}
 
 
 def _share_past_saddles(result: CellResult) -> float:

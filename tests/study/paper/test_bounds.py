@@ -1,9 +1,9 @@
-"""The three terms of Theorem 1."""
+"""Powers of the accumulator, and the three terms of Theorem 1."""
 
 from __future__ import annotations
 
 import pytest
-from tiny_report import assert_flips, change
+from tiny_report import assert_flips, change, point
 
 from asgld_study.engine import Outcomes
 from asgld_study.paper import bounds
@@ -31,3 +31,20 @@ def test_numbers_decide_on_the_bound(outcomes: Outcomes) -> None:
         change(o, "terms", lambda v: v.update(smallest=[1e-6 if good else 1e6] * len(v["k"])))
 
     assert_flips(outcomes, ["T1", "T1a", "T1b"], bend)
+
+
+def test_without_gradients_the_accumulator_grows_by_delta_alone() -> None:
+    """With delta = 1e6 the gradients do not count: D_k = 1e6 k but for the start, D^-1 ~ k^-1."""
+    value = bounds.measure_powers("ASG (1)", 1e6, steps=400, replicas=2)
+    for phi in bounds.POWERS:
+        assert value["powers"][str(phi)]["value"] == pytest.approx(-phi, abs=0.05)
+
+
+def test_numbers_decide_on_sums_of_powers(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        def law(phi: str) -> dict[str, float]:
+            return point(1 - float(phi) if good else 0.5)
+
+        change(o, "accumulator", lambda v: v.update(sums={phi: law(phi) for phi in v["sums"]}))
+
+    assert_flips(outcomes, ["L2"], bend)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from asgld_study.engine import Outcomes
+from asgld_study.drawing import Picture
+from asgld_study.engine import Experiment, Outcomes, parts_of
 from asgld_study.judge import judge_claims
+from asgld_study.page import DataTable
 from asgld_study.paper import CLAIMS, EXPERIMENTS, PICTURES, TABLES, TOPICS
 
 NAMES = {experiment.name for experiment in EXPERIMENTS}
@@ -31,8 +33,9 @@ def test_every_experiment_is_shown_in_its_own_topic() -> None:
         assert len(set(names)) == len(names)
     assert {part.experiment for part in (*PICTURES, *TABLES)} == NAMES
     for topic in TOPICS:
-        mine = {experiment.name for experiment in topic.EXPERIMENTS}
-        assert {part.experiment for part in (*topic.PICTURES, *topic.TABLES)} == mine
+        mine = {experiment.name for experiment in parts_of(topic, Experiment)}
+        shown = (*parts_of(topic, Picture), *parts_of(topic, DataTable))
+        assert {part.experiment for part in shown} == mine
     for picture in PICTURES:
         assert len(picture.alt) > 30, picture.name
         assert len(picture.caption) > 30, picture.name

@@ -14,9 +14,17 @@ from asgld.methods import method as make_method
 from asgld.oracle import Oracle
 from asgld.problems import problem
 from asgld.run import run
-from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, proved_options
+from asgld_study.catalog import (
+    BY_LABEL,
+    CONTENDERS,
+    HELD_OUT_SEED,
+    Contender,
+    SettingSearch,
+    options_by_theory,
+    proved_options,
+    run_searches,
+)
 from asgld_study.cells import Cell
-from asgld_study.tuning import HELD_OUT_SEED, SettingSearch, options_by_theory, run_searches
 
 DESCENT = dataclasses.replace(ESCAPE, method="gd", options={}, start="kicked", max_steps=300)
 
