@@ -12,7 +12,7 @@ DIM = 10
 
 
 @dataclass(frozen=True)
-class Landscape:
+class KnownFunction:
     """A function of points (..., d) and its gradient."""
 
     value: Callable[[Tensor], Tensor]
@@ -23,13 +23,13 @@ class Landscape:
 
 LANDSCAPES = {
     # sum_i 1 - cos x_i: a basin, smooth with M = 1
-    "waves": Landscape(lambda x: (1.0 - x.cos()).sum(-1), lambda x: x.sin()),
+    "waves": KnownFunction(lambda x: (1.0 - x.cos()).sum(-1), lambda x: x.sin()),
     # sum_i (1 + x_i^2)^-0.1: a slope without end
-    "flat": Landscape(
+    "flat": KnownFunction(
         lambda x: (1.0 + x * x).pow(-0.1).sum(-1), lambda x: -0.2 * x * (1.0 + x * x).pow(-1.1)
     ),
     # |x|^2 / 2
-    "bowl": Landscape(lambda x: 0.5 * x.square().sum(-1), lambda x: x.clone()),
+    "bowl": KnownFunction(lambda x: 0.5 * x.square().sum(-1), lambda x: x.clone()),
 }
 
 
