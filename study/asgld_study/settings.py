@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asgld._require import require, require_positive
+from asgld.arguments import require, require_positive
 
 # Times the root of the published order of `oja_steps`: the lowest direction then gains a factor of
 # (d / failure)^2 in a run, so that a random iterate is aligned with it more often than not.

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import asgld
 
@@ -16,27 +17,27 @@ PACKAGE = Path(asgld.__file__).parent
 # part -> the parts it may import; a part may always import itself.
 ALLOWED: dict[str, set[str]] = {
     # checks of arguments: every part may use them
-    "_require": set(),
+    "arguments": set(),
     # mathematics: imports nothing of ours
     "noise": set(),
     "reference": set(),
-    "theory": {"_require"},
+    "theory": {"arguments"},
     # what users install us for; never the reference, so that their agreement is evidence
     "optim": {"noise"},
     "data": {"noise"},
     "distributed": {"noise", "optim"},
     # what is minimized, and the door to it
-    "problems": {"_require"},
+    "problems": {"arguments"},
     "oracle": set(),
-    "curvature": {"_require", "oracle"},
+    "curvature": {"arguments", "oracle"},
     # update rules: they see an oracle, never a problem
-    "methods": {"_require", "noise", "optim", "oracle", "curvature"},
+    "methods": {"arguments", "noise", "optim", "oracle", "curvature"},
     # the loop, and the front door
     "run": {"methods", "oracle"},
     "_minimize": {"curvature", "diagnostics", "methods", "oracle", "run"},
     "scipy": {"_minimize", "curvature", "methods", "oracle", "run"},
     # a run against theory
-    "diagnostics": {"_require", "curvature", "methods", "optim", "oracle", "theory"},
+    "diagnostics": {"arguments", "curvature", "methods", "optim", "oracle", "theory"},
     # the command line: parse, call, print
     "cli": {"_minimize", "methods", "noise", "optim", "problems", "run", "theory"},
     "__main__": {"cli"},
@@ -74,6 +75,20 @@ def test_imports_go_downward_only(module: Path) -> None:
         name.split(".")[1] for name in _imports(module) if name.startswith("asgld.") and "." in name
     }
     assert ours - {part} <= ALLOWED[part]
+
+
+def test_the_study_is_a_client_of_public_modules() -> None:
+    private = {
+        f"{path.name}: {name}"
+        for path in sorted((ROOT / "study" / "asgld_study").rglob("*.py"))
+        for name in _imports(path)
+        if name.startswith("asgld.") and any(part.startswith("_") for part in name.split("."))
+    }
+    assert private == set()
+
+
+def test_the_library_does_not_know_the_study() -> None:
+    assert not [m for m in _modules() if any(n.startswith("asgld_study") for n in _imports(m))]
 
 
 def test_every_part_in_the_table_exists() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.curvature.model import ModelHessian
 from asgld.curvature.operator import Neighborhood, as_operator
 from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch

@@ -45,7 +45,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.curvature.operator import SymmetricOperator, require_symmetric
 
 # Basis vectors come in blocks, so that memory grows with the steps taken, not with those allowed.

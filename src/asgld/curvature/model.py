@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 
-from asgld._require import require
+from asgld.arguments import require
 
 Leaves = dict[str, Tensor]
 Part = tuple[Any, int, float]  # a batch, its samples, the weight of its loss

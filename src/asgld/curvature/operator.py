@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.oracle.functions import torch_function
 
 # Rounding never explains a larger relative asymmetry; differences of gradients stay below it.

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.curvature.operator import Neighborhood
 from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
 

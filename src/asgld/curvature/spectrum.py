@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.curvature.lanczos import Krylov, check_chance, dot, overlap
 from asgld.curvature.operator import SymmetricOperator, as_operator, check_symmetric
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.curvature import ModelHessian, gradient_variance, largest_curvature
 from asgld.methods.base import Adjustable, normals
 from asgld.oracle import Oracle

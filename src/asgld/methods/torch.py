@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs
 from asgld.optim import AGLD, ASG, ASGLD, SGLD
 from asgld.oracle import Oracle

@@ -19,7 +19,7 @@ import torch
 from numpy.polynomial import Polynomial
 from torch import Tensor
 
-from asgld._require import require, require_at_least, require_positive
+from asgld.arguments import require, require_at_least, require_positive
 from asgld.problems.base import (
     Facts,
     FiniteSum,

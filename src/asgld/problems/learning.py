@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_at_least, require_positive
+from asgld.arguments import require, require_at_least, require_positive
 from asgld.problems.base import (
     Facts,
     FiniteSum,

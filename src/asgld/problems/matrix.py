@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_at_least
+from asgld.arguments import require, require_at_least
 from asgld.problems.base import (
     Facts,
     FiniteSum,

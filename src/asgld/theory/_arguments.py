@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asgld._require import require
+from asgld.arguments import require
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld._require import require_at_least_zero, require_positive
+from asgld.arguments import require_at_least_zero, require_positive
 from asgld.theory._arguments import FloatArray, Number, choice, floats, number, unwrap
 from asgld.theory.rates import VERSIONS, Rate, rate
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.theory._arguments import Number, floats, number
 from asgld.theory.bounds import Accumulators, terms
 from asgld.theory.escape import temperature

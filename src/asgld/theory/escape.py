@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.theory._arguments import BoolArray, FloatArray, Number, choice, floats, number, unwrap
 
 CRITERIA = ("distance", "value")

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_at_least_zero, require_positive
+from asgld.arguments import require, require_at_least_zero, require_positive
 from asgld.methods.base import SeededState, normals
 from asgld.methods.rivals.shared import GradientMethod, given, norm, pick, require_batch, unit_ball
 from asgld.oracle import Oracle

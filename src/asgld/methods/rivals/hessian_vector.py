@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_positive
+from asgld.arguments import require, require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
 from asgld.methods.base import SeededState, normals

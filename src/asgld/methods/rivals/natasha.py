@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from asgld._require import (
+from asgld.arguments import (
     require,
     require_at_least,
     require_at_least_zero,

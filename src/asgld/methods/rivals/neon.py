@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_positive
+from asgld.arguments import require, require_positive
 from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals
 from asgld.methods.rivals.shared import given, norm, pick, require_batch, unit_sphere
 from asgld.oracle import Oracle

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_positive
+from asgld.arguments import require, require_positive
 from asgld.methods.base import State
 from asgld.oracle import Oracle
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_at_least, require_at_least_zero, require_positive
+from asgld.arguments import require, require_at_least, require_at_least_zero, require_positive
 from asgld.methods.base import SeededState, normals
 from asgld.methods.rivals.shared import (
     CurvatureMethod,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from asgld._require import require, require_positive
+from asgld.arguments import require, require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
 from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals

@@ -38,7 +38,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from asgld._require import require
+from asgld.arguments import require
 from asgld.curvature.lanczos import overlap
 
 Hvp = Callable[[Tensor], Tensor]
