@@ -20,7 +20,8 @@ NUM_STEPS, SAVE_EVERY = 12, 4
 def main(folder: Path, victim: int, fatal_step: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    is_first_attempt = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    # Without torchrun there is no second attempt.
+    is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
     def die(step: int) -> None:
         if is_first_attempt and dist.get_rank() == victim and step == fatal_step:

@@ -173,6 +173,7 @@ def test_links_lead_to_pages_and_places_that_exist(site: Path) -> None:
 # ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_pages_are_whole_in_a_browser(site: Path, browser_page: Any) -> None:
     strangers: list[str] = []

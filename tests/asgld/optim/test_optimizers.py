@@ -430,7 +430,14 @@ def test_gradients_flow_through_a_differentiable_step(wanted: str, options: dict
     assert abs(float(slope)) > 1e-3
 
 
-@pytest.mark.parametrize(("capturable", "compiler"), [(False, "inductor"), (True, "eager")])
+@pytest.mark.parametrize(
+    ("capturable", "compiler"),
+    [
+        pytest.param(False, "inductor", marks=pytest.mark.slow),
+        (False, "aot_eager"),
+        (True, "eager"),
+    ],
+)
 def test_compiled_step_equals_eager(capturable: bool, compiler: str) -> None:
     """To a few ulp of float32 per step, because the compiler contracts multiply-adds."""
     torch._dynamo.reset()
