@@ -30,7 +30,7 @@ docs: $(READY)
 dist: $(READY)
 	rm -rf dist
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist/study study
+	$(BIN)/python -m build --no-isolation --outdir dist/study study
 
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
