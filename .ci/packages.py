@@ -46,7 +46,8 @@ THIS_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 ROOM = 16e9
 
 # What a source archive must not pick up.
-STRAYS = {".venv", "site-packages", "__pycache__", "build", "dist", "site"}
+STRAYS = {".venv", "site-packages", "__pycache__"}
+TOP_STRAYS = {"build", "dist", "site"}
 
 # What each extra is for. Without it, the same line must end in an error that names it.
 PROBES = {
@@ -59,7 +60,7 @@ PROBES = {
 STUDY = "sys.argv = ['asgld', 'reproduce', '--list']; asgld.cli.main()"
 # Run inside an environment: what works, and what those lines end in that do not.
 EXAMINE = """
-import json, pathlib, sys
+import contextlib, io, json, pathlib, sys
 import numpy, torch
 import asgld, asgld.cli, asgld.theory.plots
 from asgld.problems import problem
@@ -70,11 +71,14 @@ assert (pathlib.Path(asgld.__file__).parent / "py.typed").exists(), "py.typed is
 step = asgld.ASGLD([torch.zeros(3, requires_grad=True)]).backends[0].name
 endings = {}
 for name, line in json.loads(sys.argv[1]).items():
+    said = io.StringIO()
     try:
-        exec(line)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            exec(line)
         endings[name] = ""
     except (Exception, SystemExit) as error:
-        endings[name] = "" if getattr(error, "code", None) == 0 else str(error) or repr(error)
+        is_fine = getattr(error, "code", None) == 0
+        endings[name] = "" if is_fine else f"{error!r} {said.getvalue()}"
 print(json.dumps([step, endings]))
 """
 
@@ -113,7 +117,11 @@ def check_metadata(wheel: Path, source: Path) -> None:
         texts = [archive.read(inside)]
         assert "asgld/py.typed" in names, f"{wheel.name}: type information is missing"
     with tarfile.open(source) as archive:
-        strays = [n for n in archive.getnames() if STRAYS & set(Path(n).parts)]
+        strays = [
+            n
+            for n in archive.getnames()
+            if STRAYS & set(Path(n).parts) or TOP_STRAYS & set(Path(n).parts[1:2])
+        ]
         assert not strays, f"{source.name} contains {strays[0]} and {len(strays) - 1} more like it"
         name = f"{source.name.removesuffix('.tar.gz')}/PKG-INFO"
         member = archive.extractfile(name)
