@@ -207,7 +207,7 @@ class _LineSearch:
         is_lower |= is_flat & (trial_slope <= -(1 - 2 * _ARMIJO) * slope)
         is_lower &= np.isfinite(trial_slope)
         is_short = is_lower & (trial_slope < _WOLFE * slope)
-        is_done = is_lower & (np.abs(trial_slope) <= -_WOLFE * slope)
+        is_done: npt.NDArray[np.bool_] = is_lower & (np.abs(trial_slope) <= -_WOLFE * slope)
         is_kept = is_short | is_done
         kept = rows[is_kept]
         self.x[kept], self.value[kept], self.grad[kept] = x[is_kept], value[is_kept], grad[is_kept]
@@ -259,7 +259,7 @@ def _cubic(rise: float, slope: float, end_slope: float) -> float:
 
 def _direction(state: LBFGSState) -> Array:
     """The direction -H g (Nocedal and Wright, Algorithm 7.4), for each replica."""
-    q = -state.grad.numpy()
+    q: Array = -state.grad.numpy()
     all_s, all_y, all_rho = state.steps_s.numpy(), state.steps_y.numpy(), state.rho.numpy()
     memory = len(all_rho)
     newest_first = [(state.num_pairs - 1 - j) % memory for j in range(min(state.num_pairs, memory))]
