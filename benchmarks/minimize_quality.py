@@ -108,10 +108,9 @@ class Tally:
             nonlocal passes
             passes += 1
             if passes > 1:
-                inner = gradient
-                while torch._C._functorch.is_batchedtensor(inner):
-                    inner = torch._C._functorch.get_unwrapped(inner)
-                self.products += inner.numel() // dim
+                if torch._C._functorch.is_legacy_batchedtensor(gradient):  # many vectors at once
+                    gradient = torch._remove_batch_dim(gradient, 1, 1, 0)
+                self.products += gradient.numel() // dim
             elif torch.is_grad_enabled():
                 # The gradient is differentiated again: part of a product, which counts it.
                 self.values -= rows
@@ -163,7 +162,7 @@ def by_scipy(method: str) -> Callable[[Fun, np.ndarray], Outcome]:
             leaf = torch.from_numpy(x.copy()).requires_grad_(True)
             value = fun(leaf)
             (gradient,) = torch.autograd.grad(value, leaf)
-            return float(value), gradient.numpy()
+            return float(value.detach()), gradient.numpy()
 
         with np.errstate(all="ignore"):
             result = minimize(value_and_gradient, start, jac=True, method=method)

@@ -3,10 +3,11 @@
     python benchmarks/minimize_saddles.py
 
 From random starts in the box: Powell's hybrid method (`scipy.optimize.root`) with the Hessian as
-its Jacobian, then Newton's method in 80 bits until it rests. Kept are points within the box,
-enlarged by half its width on every side, whose lowest scaled eigenvalue is below -1e-4
-(`minimize_check`), at most `MOST` of a function, no two closer than 1e-6 of the box. Written to
-results/minimize_saddles.json: for each function its saddles, lowest f first.
+its Jacobian, then Newton's method in 80 bits until it rests; and Newton's method from the start
+itself. Kept are points within the box, enlarged by half its width on every side, whose lowest
+scaled eigenvalue is below -1e-4 (`minimize_check`), at most `MOST` of a function, no two closer
+than 1e-6 of the box. Written to results/minimize_saddles.json: for each function its saddles,
+lowest f first.
 """
 
 from __future__ import annotations
@@ -41,36 +42,37 @@ def find_saddles(function: TestFunction) -> list[dict[str, object]]:
     for index in range(STARTS):
         if len(found) == MOST or (index >= FEW and len(points) < 2):
             break
+        start = random_start(function, 1000 + index)
         with np.errstate(all="ignore"):
             solution = root(
                 lambda x: gradient(torch.from_numpy(x)).numpy(),
-                random_start(function, 1000 + index),
+                start,
                 jac=lambda x: hessian(torch.from_numpy(x)).numpy(),
                 method="hybr",
                 options={"maxfev": 200},
             )
-            if not np.isfinite(solution.x).all():
+            by_root = newton(function.fun, solution.x.astype(np.longdouble), width)
+            directly = newton(function.fun, start.astype(np.longdouble), width, limit=1.0)
+        for refined in (by_root, directly):
+            x = refined.x.astype(np.float64)
+            is_inside = bool(np.all((x >= low - (high - low) / 2) & (x <= high + (high - low) / 2)))
+            is_new = all(np.max(np.abs(x - other) / (high - low)) > 1e-6 for other in points)
+            if not (refined.has_converged and is_inside and is_new) or refined.is_linear:
                 continue
-            refined = newton(function.fun, solution.x.astype(np.longdouble), width)
-        x = refined.x.astype(np.float64)
-        is_inside = bool(np.all((x >= low - (high - low) / 2) & (x <= high + (high - low) / 2)))
-        is_new = all(np.max(np.abs(x - other) / (high - low)) > 1e-6 for other in points)
-        if not (refined.has_converged and is_inside and is_new) or refined.is_linear:
-            continue
-        points.append(x)
-        scaling = equilibrate(refined.hessian)
-        if lowest(refined.hessian * scaling[:, None] * scaling)[0] > CURVATURE:
-            continue
-        truth = check(x)
-        if truth.kind == "saddle" and truth.lowest < CURVATURE:
-            found.append(
-                {
-                    "x": [float(entry) for entry in x],
-                    "value": truth.value,
-                    "lowest": float(f"{truth.lowest:.4g}"),
-                    "decrease": float(f"{truth.decrease:.4g}"),
-                }
-            )
+            points.append(x)
+            scaling = equilibrate(refined.hessian)
+            if lowest(refined.hessian * scaling[:, None] * scaling)[0] > CURVATURE:
+                continue
+            truth = check(x)
+            if truth.kind == "saddle" and truth.lowest < CURVATURE and len(found) < MOST:
+                found.append(
+                    {
+                        "x": [float(entry) for entry in x],
+                        "value": truth.value,
+                        "lowest": float(f"{truth.lowest:.4g}"),
+                        "decrease": float(f"{truth.decrease:.4g}"),
+                    }
+                )
     return sorted(found, key=lambda saddle: float(str(saddle["value"])))
 
 
