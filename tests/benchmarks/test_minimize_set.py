@@ -82,6 +82,7 @@ def test_the_published_point_has_the_published_value(name: str) -> None:
     assert found == pytest.approx(function.minima[0], rel=1e-4, abs=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("name", TO_DESCEND)
 def test_the_published_value_is_a_minimum(name: str) -> None:
     optimize = pytest.importorskip("scipy.optimize")
