@@ -82,7 +82,7 @@ class UserFunction:
     The routes of a kind are tried in order, and the first that works is kept. The first product by
     automatic differentiation is compared with differences of gradients, see
     `asgld.oracle.differences.contradicts`: two gradients where they agree, six at most, once for
-    each function.
+    each function (and once more where a route is rejected and the next one is automatic too).
 
     =============  ================================================================================
     notes          how each derivative is obtained, and other remarks
@@ -104,6 +104,7 @@ class UserFunction:
     dtype: torch.dtype | None = None
     _other_dtypes: list[torch.dtype] = field(default_factory=list)
     _has_checked: bool = False
+    _dropped: list[str] = field(default_factory=list)
     _noted: set[str] = field(default_factory=set)
 
     @property
@@ -186,7 +187,7 @@ class UserFunction:
     # -------------------------------------------------------------------------------- inside
 
     def _evaluate(self, kind: str, *points: Tensor, indices: Tensor | None = None) -> Any:
-        rows = [p.detach().reshape(-1, self.dim) for p in points]
+        rows = [(p.detach() if p.requires_grad else p).reshape(-1, self.dim) for p in points]
         if indices is not None:
             lead = points[0].shape[:-1]
             rows.append(indices.expand((*lead, indices.shape[-1])).reshape(len(rows[0]), -1))
@@ -221,8 +222,8 @@ class UserFunction:
 
     def _drop(self, routes: list[Route], reason: str) -> None:
         """Give up the first of the routes of a product."""
-        dropped = routes.pop(0)
-        self.notes["hvp"] = f"{routes[0].note}, since {dropped.note} {reason}"
+        self._dropped.append(f"{routes.pop(0).note} {reason}")
+        self.notes["hvp"] = f"{routes[0].note}, since {'; '.join(self._dropped)}"
 
     def _attempt(self, call: RowCall, rows: list[Tensor]) -> Any:
         """Call in the type that `fun` takes: float64, else the first smaller one that it takes."""
@@ -328,21 +329,24 @@ class _Autograd:
 
     def values(self, x: Tensor, *indices: Tensor) -> Tensor:
         """f at x, (d,) or (R, d)."""
-        if x.dim() == 2 and self.function.can_vectorize:
+        if x.dim() == 1:
+            try:
+                return self.row_value(x, *(i[0] for i in indices))
+            except Exception as error:
+                raise _raised("fun", error, 0, 1, x) from error
+        if self.function.can_vectorize:
             together: Tensor = torch.func.vmap(self.row_value)(x, *indices)
             return together
-        rows = [x] if x.dim() == 1 else list(x)
         results = []
-        for number, row in enumerate(rows):
-            batch = (i.reshape(-1, i.shape[-1])[number] for i in indices)
+        for number, row in enumerate(zip(x, *indices, strict=True)):
             try:
-                results.append(self.row_value(row, *batch))
+                results.append(self.row_value(*row))
             except Exception as error:
-                raise _raised("fun", error, number, len(rows), row) from error
-        return results[0] if x.dim() == 1 else torch.stack(results)
+                raise _raised("fun", error, number, len(x), row[0]) from error
+        return torch.stack(results)
 
     def value(self, x: Tensor, *indices: Tensor) -> Tensor:
-        return self.values(_leaf(x).clone(), *indices).detach()
+        return self.values(_leaf(x), *indices).detach()
 
     def value_and_grad(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
         leaf = _leaf(x).requires_grad_(True)
@@ -409,8 +413,8 @@ class _Autograd:
 
 
 def _leaf(x: Tensor) -> Tensor:
-    """Rows as what autograd differentiates: a single row without its leading axis."""
-    return x.detach() if len(x) > 1 else x.detach().reshape(-1)
+    """Rows as what autograd differentiates: a copy, a single row without its leading axis."""
+    return (x if len(x) > 1 else x.reshape(-1)).detach().clone()
 
 
 def _pullback(gradient: Tensor, leaf: Tensor, vectors: Tensor) -> Tensor:
@@ -486,9 +490,9 @@ def torch_function(
         counted = function.counted(name, with_samples(call))
 
         def cast(*row: Tensor) -> Any:
-            if function.dtype is not None:
-                row = tuple(t.to(function.dtype) if t.is_floating_point() else t for t in row)
-            result = counted(*row)
+            dtype = function.dtype or torch.float64
+            points = (t.to(dtype, copy=True) if t.is_floating_point() else t for t in row)
+            result = counted(*points)
             return result if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
 
         return function.by_row(name, cast, shape)
