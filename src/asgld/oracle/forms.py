@@ -143,16 +143,25 @@ class Form:
     def _flattened(value: Any, shape: tuple[int, ...]) -> Any:
         if value is None or isinstance(value, str):
             return value
-        array = value if isinstance(value, Tensor) else np.asarray(value)
+        array = _as_array(value)
         return array.reshape(-1) if tuple(array.shape) == shape else array
 
     def matrix(self, value: Any) -> Any:
         """A Hessian as (d, d): of a single array of shape s it may come as s + s."""
         if value is None or not self.is_single or self.is_vector:
             return value
-        array = value if isinstance(value, Tensor) else np.asarray(value)
+        array = _as_array(value)
         is_tensor_of_tensors = tuple(array.shape) == self.shapes[0] * 2
         return array.reshape(self.dim, self.dim) if is_tensor_of_tensors else array
+
+
+def _as_array(value: Any) -> Any:
+    """A callable's answer as a tensor or array; a list of tensors is stacked."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, list | tuple) and any(isinstance(part, Tensor) for part in value):
+        return torch.stack([torch.as_tensor(part) for part in value])
+    return np.asarray(value)
 
 
 # ------------------------------------------------------------------------------------ reading x0
