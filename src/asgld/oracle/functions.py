@@ -701,7 +701,7 @@ def _dtype(result: Any) -> torch.dtype:
 def _is_mismatch(error: BaseException) -> bool:
     """Whether torch complains that two types differ: its default is float32."""
     is_torchs = isinstance(error, RuntimeError | ValueError | TypeError)
-    return is_torchs and bool(re.search("dtype|scalar type|[dD]ouble|[fF]loat", str(error)))
+    return is_torchs and bool(re.search("dtype|scalar type|[dD]ouble|float64", str(error)))
 
 
 def _remedy(error: Exception) -> str:

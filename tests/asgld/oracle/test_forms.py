@@ -453,3 +453,33 @@ def test_a_form_says_what_it_is() -> None:
     assert not read_start({"a": [0.0]})[0].is_single
     with pytest.raises(ValueError, match="need"):
         form.flat(np.zeros(5))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_tensors_on_a_gpu_stay_there_for_the_user() -> None:
+    device = torch.device("cuda", 0)
+    x0 = {"w": torch.ones(2, 2, device=device), "b": torch.zeros(3)}
+    form, start = read_start(x0)
+    assert start.device.type == "cpu"
+
+    def fun(x: dict[str, Tensor]) -> Tensor:
+        assert (x["w"].device, x["b"].device.type) == (device, "cpu")
+        return (x["w"] ** 4).sum() + x["w"].sum() * x["b"].to(device).sum()
+
+    function = user_function(fun, form, start)
+    rows = start + torch.arange(3.0).double()[:, None]
+    for x in (start, rows):
+        value, gradient = function.value_and_grad(x)
+        ahead = 4 * x[:, :4] ** 3 + x[:, 4:].sum(-1, keepdim=True)
+        torch.testing.assert_close(gradient[:, :4], ahead)
+        torch.testing.assert_close(gradient[:, 4:], x[:, :4].sum(-1, keepdim=True).expand(-1, 3))
+        assert value.device.type == "cpu"
+        assert function.hessian(x).shape == (len(x), 7, 7)
+        torch.testing.assert_close(function.hvp(x, x)[:, 4:], gradient[:, 4:])
+    back = form.to_user(start[0])
+    assert back["w"].device == device
+    assert torch.equal(form.flat(back), start[0])
+    vector, start = read_start(torch.ones(3, device=device))
+    plain = user_function(lambda x: (x**2).sum(), vector, start, jac=lambda x: 2 * x)
+    assert plain.grad(start).tolist() == [[2.0, 2.0, 2.0]]
