@@ -177,7 +177,7 @@ class UserFunction:
                     result = call(*row)
                 except Exception as error:
                     raise _raised(argument, error, number, num_rows, row[0]) from error
-                if not shape:
+                if argument == "fun":
                     self.computes_in(_dtype(result))
                 results.append(_checked(result, shape, argument, row[0]))
             return torch.stack(results)
@@ -443,7 +443,7 @@ def torch_function(
     fun: Callable[..., Tensor],
     dim: int,
     *,
-    jac: RowCall | None = None,
+    jac: RowCall | bool | None = None,
     hvp: RowCall | None = None,
     hess: RowCall | None = None,
     num_samples: int | None = None,
@@ -461,6 +461,7 @@ def torch_function(
         jac, hvp, hess: optional derivatives jac(x), hvp(x, v), hess(x), each with a last argument
             `indices` where `num_samples` is given. Without them autograd differentiates: products
             reverse over reverse, else forward over reverse, else by differences of gradients.
+            jac=True means that `fun` returns value and gradient.
         num_samples: n, where `fun` is a mean over n samples.
         bounds: lower and upper limits of shape (dim,), which differences do not cross.
 
@@ -498,8 +499,10 @@ def torch_function(
         return function.by_row(name, cast, shape)
 
     auto = _Autograd(function, with_samples(fun))
-    joint = None
-    if jac is not None:
+    value, joint = Route(auto.value, "fun", "the given `fun`"), None
+    if jac is True:
+        value, grad, joint = _pair_routes(given("fun", _joined(fun), (dim + 1,)))
+    elif callable(jac):
         grad = Route(given("jac", jac, (dim,)), "jac", "the given `jac`")
     else:
         grad = Route(auto.grad, "fun", "autograd of `fun`")
@@ -521,10 +524,9 @@ def torch_function(
         ),
     ]
     # Autograd through `jac` would be silently wrong wherever `jac` detaches.
-    products = [by_differences] if jac is not None else [*by_autograd, by_differences]
+    products = [by_differences] if jac else [*by_autograd, by_differences]
     product = None if hvp is None else given("hvp", hvp, (dim,))
     matrix = None if hess is None else given("hess", hess, (dim, dim))
-    value = Route(auto.value, "fun", "the given `fun`")
     return _assemble(function, value, grad, products, product, matrix, joint)
 
 
@@ -532,7 +534,7 @@ def numpy_function(
     fun: Callable[..., Any],
     dim: int,
     *,
-    jac: RowCall | None = None,
+    jac: RowCall | bool | None = None,
     hvp: RowCall | None = None,
     hess: RowCall | None = None,
     num_samples: int | None = None,
@@ -562,17 +564,20 @@ def numpy_function(
 
         return function.by_row(name, wrapped, shape)
 
-    value = given("fun", fun, ())
+    value = Route(given("fun", fun, ()), "fun", "the given `fun`")
+    joint = None
 
     def grad_by_differences(x: Tensor, *indices: Tensor) -> Tensor:
         rows = []
         for number, row in enumerate(x):
             batch = [i[number : number + 1] for i in indices]
-            at = functools.partial(_number, value, batch)
+            at = functools.partial(_number, value.call, batch)
             rows.append(gradient_of_values(at, row, eps=function.unit_roundoff, bounds=bounds))
         return torch.stack(rows)
 
-    if jac is not None:
+    if jac is True:
+        value, grad, joint = _pair_routes(given("fun", _joined(fun), (dim + 1,)))
+    elif callable(jac):
         grad = Route(given("jac", jac, (dim,)), "jac", "the given `jac`")
     else:
         note = "central differences of values"
@@ -580,8 +585,34 @@ def numpy_function(
     product = None if hvp is None else given("hvp", hvp, (dim,))
     matrix = None if hess is None else given("hess", hess, (dim, dim))
     by_differences = _difference_route(function, grad, bounds)
-    value_route = Route(value, "fun", "the given `fun`")
-    return _assemble(function, value_route, grad, [by_differences], product, matrix)
+    return _assemble(function, value, grad, [by_differences], product, matrix, joint)
+
+
+def _joined(fun: RowCall) -> RowCall:
+    """A `fun` that returns value and gradient, as a function that returns them in one vector."""
+
+    def joined(*row: Any) -> Any:
+        pair = fun(*row)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(
+                f"jac=True: need fun(x) -> (value, gradient), got {type(pair).__name__}"
+            )
+        if any(isinstance(part, Tensor) for part in pair):
+            value, gradient = (torch.as_tensor(part).detach() for part in pair)
+            return torch.cat((value.reshape(1), gradient.reshape(-1)))
+        return np.concatenate([np.reshape(part, -1) for part in pair])
+
+    return joined
+
+
+def _pair_routes(both: RowCall) -> tuple[Route, Route, Route]:
+    """Value, gradient, and both, of a callable that returns both in one vector."""
+    note = "`fun` with jac=True"
+    return (
+        Route(lambda *rows: both(*rows)[:, 0], "fun", note),
+        Route(lambda *rows: both(*rows)[:, 1:], "fun", note),
+        Route(lambda *rows: torch.split(both(*rows), [1, rows[0].shape[-1]], -1), "fun", note),
+    )
 
 
 def _number(value: RowCall, batch: list[Tensor], x: Tensor) -> float:

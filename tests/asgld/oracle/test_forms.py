@@ -320,6 +320,9 @@ def test_keys_in_another_order_are_put_in_order() -> None:
         start,
         jac=lambda x: {"b": [3.0], "w": 2 * x["w"]},
     )
+    lone = user_function(lambda x: 1.0, form, start, jac=True)
+    with pytest.raises(RuntimeError, match="jac=True: need"):
+        lone.grad(start)
     x = torch.tensor([[1.0, 2.0, 5.0]], dtype=torch.float64)
     assert function.grad(x).tolist() == [[2.0, 4.0, 3.0]]
 
@@ -372,6 +375,33 @@ def test_arguments_are_appended(kind: str) -> None:
         torch.testing.assert_close(function.hvp(x, x, indices), 12 * x, **tolerance)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("form_name", starts("torch"))
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_function_may_return_value_and_gradient(form_name: str, kind: str, rows: int) -> None:
+    form, start = read_start(starts(kind)[form_name])
+    calls = 0
+
+    def both(x: Any, factor: float) -> Any:
+        nonlocal calls
+        calls += 1
+        flat = flat_of(x)
+        gradient = form.split_tensor(flat) if kind == "torch" else form.split_array(flat)
+        return factor * (flat**2).sum() / 2, tree_map(lambda part: factor * part, gradient)
+
+    function = user_function(both, form, start, jac=True, args=(3.0,))
+    assert isinstance(function, UserFunction)
+    x = TARGET.repeat(rows, 1)
+    value, gradient = function.value_and_grad(x)
+    assert calls == (rows if kind == "numpy" else 1)
+    torch.testing.assert_close(value, 1.5 * (x * x).sum(-1))
+    torch.testing.assert_close(gradient, 3 * x)
+    torch.testing.assert_close(function.value(x), value)
+    torch.testing.assert_close(function.grad(x), gradient)
+    torch.testing.assert_close(function.hvp(x, x), 3 * x)
+    assert function.calls == {"fun": calls}
+
+
 def test_languages_are_recognized_and_the_trial_is_counted() -> None:
     calls = 0
 
@@ -415,8 +445,8 @@ def test_problems_pass_and_bring_their_own_derivatives() -> None:
             user_function(p, form, start, **option)
     with pytest.raises(TypeError, match="fun=3"):
         user_function(3, form, start)
-    with pytest.raises(TypeError, match="jac=True"):
-        user_function(max, form, start, jac=True)
+    with pytest.raises(TypeError, match="jac='2-point'"):
+        user_function(max, form, start, jac="2-point")
 
 
 def test_a_module_in_float32_is_a_function_of_its_parameters() -> None:
