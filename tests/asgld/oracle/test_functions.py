@@ -208,9 +208,20 @@ def test_a_function_may_keep_or_change_its_x() -> None:
         x *= 2
         return x
 
+    def fun(x: Tensor) -> Tensor:
+        kept.append(x)
+        return (x**2).sum()
+
     x = points(1, DIM)
     before = x.clone()
-    function = torch_function(lambda x: (x**2).sum(), DIM, jac=jac)
+    function = torch_function(fun, DIM)
+    for call in (function.value, function.grad):
+        x = before.clone()
+        call(x)
+        x += 1.0  # an iterate moves on
+        assert torch.equal(kept[-1].detach().reshape(1, DIM), before)
+    x = before.clone()
+    function = torch_function(fun, DIM, jac=jac)
     torch.testing.assert_close(function.grad(x), 2 * before)
     assert torch.equal(x, before)
     function = numpy_function(lambda x: float(x.sum()), DIM, jac=lambda x: np.multiply(x, 2, out=x))

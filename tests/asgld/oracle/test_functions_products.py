@@ -221,3 +221,18 @@ def test_a_step_out_of_the_domain_proves_nothing() -> None:
     expected = 0.75 / np.sqrt(1e-9)
     assert float(function.hvp(x, torch.ones_like(x))[0, 0]) == pytest.approx(expected, rel=1e-6)
     assert math.isfinite(float(function.value(x)))
+
+
+def test_gradients_that_do_not_move_prove_nothing() -> None:
+    """Saturated: the gradient is absorbed by rounding, the product is not."""
+    x = torch.tensor([[50.0, 60.0]], dtype=torch.float64)
+
+    def grad(y: Tensor) -> Tensor:
+        return 1 / (1 + torch.exp(-y)) - 1
+
+    def product(y: Tensor, v: Tensor) -> Tensor:
+        return v * torch.exp(-y) / (1 + torch.exp(-y)) ** 2
+
+    assert not bool(grad(x).any())
+    assert bool(product(x, torch.ones_like(x)).all())
+    assert not contradicts(grad, product, x, eps=2.2e-16)
