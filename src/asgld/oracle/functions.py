@@ -187,7 +187,9 @@ class UserFunction:
     # -------------------------------------------------------------------------------- inside
 
     def _evaluate(self, kind: str, *points: Tensor, indices: Tensor | None = None) -> Any:
-        rows = [(p.detach() if p.requires_grad else p).reshape(-1, self.dim) for p in points]
+        rows = [p.detach() if p.requires_grad else p for p in points]
+        if points[0].dim() != 2:
+            rows = [row.reshape(-1, self.dim) for row in rows]
         if indices is not None:
             lead = points[0].shape[:-1]
             rows.append(indices.expand((*lead, indices.shape[-1])).reshape(len(rows[0]), -1))
@@ -348,14 +350,20 @@ class _Autograd:
     def value(self, x: Tensor, *indices: Tensor) -> Tensor:
         return self.values(_leaf(x), *indices).detach()
 
-    def value_and_grad(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
+    def graph(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, and the copy of x that they are a function of."""
         leaf = _leaf(x).requires_grad_(True)
+        if torch.is_grad_enabled():
+            return self.values(leaf, *indices), leaf
         with torch.enable_grad():
-            values = self.values(leaf, *indices)
+            return self.values(leaf, *indices), leaf
+
+    def value_and_grad(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
+        values, leaf = self.graph(x, *indices)
         return values.detach(), self._gradient(values, leaf)
 
     def grad(self, x: Tensor, *indices: Tensor) -> Tensor:
-        return self.value_and_grad(x, *indices)[1]
+        return self._gradient(*self.graph(x, *indices))
 
     def _gradient(self, values: Tensor, leaf: Tensor, create_graph: bool = False) -> Tensor:
         gradient: Tensor | None = None
@@ -370,9 +378,8 @@ class _Autograd:
 
     def product(self, x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
         """Reverse over reverse."""
-        leaf = _leaf(x).requires_grad_(True)
-        with torch.enable_grad():
-            gradient = self._gradient(self.values(leaf, *indices), leaf, create_graph=True)
+        values, leaf = self.graph(x, *indices)
+        gradient = self._gradient(values, leaf, create_graph=True)
         if not gradient.requires_grad:  # f is linear
             return torch.zeros_like(leaf)
         return torch.autograd.grad(gradient, leaf, v.reshape(leaf.shape), materialize_grads=True)[0]
@@ -385,9 +392,8 @@ class _Autograd:
             return torch.cat(
                 [self.hessian(part).reshape(-1, dim, dim) for part in torch.split(x, at_once)]
             )
-        leaf = _leaf(x).requires_grad_(True)
-        with torch.enable_grad():
-            gradient = self._gradient(self.values(leaf), leaf, create_graph=True)
+        values, leaf = self.graph(x)
+        gradient = self._gradient(values, leaf, create_graph=True)
         if not gradient.requires_grad:
             return x.new_zeros(num_rows, dim, dim)
         basis = torch.eye(dim, dtype=x.dtype, device=x.device)
@@ -414,7 +420,7 @@ class _Autograd:
 
 def _leaf(x: Tensor) -> Tensor:
     """Rows as what autograd differentiates: a copy, a single row without its leading axis."""
-    return (x if len(x) > 1 else x.reshape(-1)).detach().clone()
+    return (x if len(x) > 1 else x[0]).detach().clone()
 
 
 def _pullback(gradient: Tensor, leaf: Tensor, vectors: Tensor) -> Tensor:

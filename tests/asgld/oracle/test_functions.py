@@ -329,3 +329,16 @@ def test_complex_results_are_an_error() -> None:
     function = torch_function(lambda x: (x * 1j).sum(), DIM)
     with pytest.raises(RuntimeError, match="real number"):
         function.value(points(1, DIM))
+
+
+def test_derivatives_do_not_need_grad_mode_and_need_no_graph_of_x() -> None:
+    x = points(1, DIM)
+    expected = torch_function(smooth, DIM).hessian(x)
+    with torch.no_grad():
+        function = torch_function(smooth, DIM)
+        torch.testing.assert_close(function.grad(x)[0], smooth_grad(x[0]))
+        torch.testing.assert_close(function.hessian(x), expected)
+        torch.testing.assert_close(function.hvp(x, x)[0], expected[0] @ x[0])
+    watched = x.clone().requires_grad_(True)
+    for result in (function.value(watched), function.grad(watched), function.hvp(watched, x)):
+        assert not result.requires_grad
