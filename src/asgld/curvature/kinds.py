@@ -40,6 +40,7 @@ class Point:
                     curvature is at least gamma, otherwise the minimum may be flat
     drop, distance  at a degenerate point: f(x + distance * direction) = f(x) - drop; None where f
                     was not found to fall
+    num_flat        directions along which curvature vanishes, of those that were computed
     value           f(x), None if unavailable
     num_hvp         Hessian-vector products used
     ==============  ====================================================================
@@ -59,6 +60,7 @@ class Point:
     is_isolated: bool = False
     drop: float | None = None
     distance: float | None = None
+    num_flat: int = 0
     value: float | None = None
     num_hvp: int = 0
 

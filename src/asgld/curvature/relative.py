@@ -3,7 +3,7 @@ r"""A verdict without units: is f a bowl around x?
 Multiply f by c, or the coordinates of x by numbers of their own, and the verdict stays. With
 
     c_i    the scale of coordinate i: its size, how far it came, how far its curvature reaches
-    F      the scale of f: |f|, how far it fell, its curvature over the scale of x
+    F      the scale of f: |f|, how far it fell; its curvature over the scale of x if both are zero
     H^     the Hessian in coordinates y = x / s with s_i about 1 / sqrt(|H_ii|): entries up to 1
 
 a point is judged by the decrease of f that its derivatives promise within the scale of x:
@@ -50,6 +50,8 @@ _BOWL_FACTORS = (1.0, 1e-4, 1e-8)
 _NEWTON_ROOM, _AGREEMENT = 5.0, 1.5
 # Rounding errors of an eigenvalue of H^, in units of unit roundoff times the largest.
 _EIGENVALUE_ROUNDINGS = 1e3
+# Rounding errors of a gradient, in units of unit roundoff times curvature times x.
+_GRADIENT_ROUNDINGS = 1e2
 # Newton steps that shrink by less than this lead away for ever.
 _SHRINKS = 0.9
 # A Newton step shorter than this part of the scale of x is rounding.
@@ -120,8 +122,13 @@ class Examination:
     # ------------------------------------------------------------------------------ numbers
 
     def _finish(self, curvature_energy: float) -> None:
-        """Numbers that follow from the spectrum."""
-        self.f_scale = max(self.size, self.fall, curvature_energy, 1e-300)
+        """Numbers that follow from the spectrum, and from the model's rise over the scale of x."""
+        known = max(self.size, self.fall)
+        self.f_scale = max(known if known > 0 else curvature_energy, 1e-300)
+        # Where only x is known, it says how small a gradient can be called.
+        self.loose_scale = self.f_scale if self.fall > 0 else max(known, curvature_energy, 1e-300)
+        # A gradient is known to the rounding of x times the curvature.
+        self.rounding = (_GRADIENT_ROUNDINGS * self.unit) ** 2 * curvature_energy
         self.slopes = self.vectors.T @ (self.s * self.grad)  # along the directions, in y
         # How far a direction leads until a coordinate has moved by its scale.
         lengths = torch.linalg.vector_norm((self.s / self.c)[:, None] * self.vectors, dim=0)
@@ -139,7 +146,8 @@ class Examination:
     @property
     def visible(self) -> float:
         """The smallest change of f that is no rounding."""
-        return max(_VISIBLE_PART * self.f_scale, _VISIBLE_ROUNDINGS * self.unit * self.size)
+        by_f = max(_VISIBLE_PART * self.f_scale, _VISIBLE_ROUNDINGS * self.unit * self.size)
+        return max(by_f, self.rounding)
 
     def newton_step(self, grad: Tensor) -> Tensor:
         """The step that the model takes to where this gradient would vanish, by positive values."""
@@ -203,10 +211,12 @@ class Examination:
         return self._flat_point(is_flat, num_rays, seed, how)
 
     def _allowed_norm(self, norm: float) -> float:
-        """The gradient norm, in this direction, that promises a decrease of 1e-10 F."""
-        if self.promise <= _GRADIENT_PART * self.f_scale or norm == 0.0:
-            return math.inf if norm == 0.0 else norm
-        return norm * math.sqrt(_GRADIENT_PART * self.f_scale / self.promise)
+        """The gradient norm, in this direction, that promises the decrease which is allowed."""
+        allowed = max(_GRADIENT_PART * self.loose_scale, self.rounding)
+        if norm == 0.0:
+            return math.inf
+        factor = math.sqrt(allowed / self.promise) if self.promise > 0 else math.inf
+        return norm * (max(factor, 1.0) if self.promise <= allowed else factor)
 
     def _saddle(self) -> Point | None:
         falls = torch.where(
@@ -234,7 +244,7 @@ class Examination:
         if len(tested) == 0:
             return is_flat
         newton = (self.slopes[tested] / self.values[tested]).abs()
-        most = max(_BOWL_PART * self.f_scale, _VISIBLE_ROUNDINGS * self.unit * self.size)
+        most = max(_BOWL_PART * self.f_scale, self.visible)
         generator = torch.Generator().manual_seed(seed)
         signs = torch.randint(2, (len(tested),), generator=generator).to(self.values) * 2 - 1
         is_bad = torch.ones_like(tested, dtype=torch.bool)
@@ -256,7 +266,8 @@ class Examination:
     def _is_endless(self) -> bool:
         """Whether Newton's step does not get shorter when it is taken."""
         move = self.newton_step(self.grad)
-        is_rounding = self.newton_energy <= _VISIBLE_ROUNDINGS * self.unit * self.size
+        noise = max(_VISIBLE_ROUNDINGS * self.unit * self.size, self.rounding)
+        is_rounding = self.newton_energy <= noise
         if is_rounding or not float((move / self.c).abs().max()) > _SMALLEST_STEP:
             return False
         slope = float(self.around.grad(self.x + move) @ move)
@@ -280,10 +291,13 @@ class Examination:
             basis = (self.s / self.c)[:, None] * self._flat_basis(is_flat)
             basis = torch.linalg.qr(basis)[0]
             found = probe.find_descent(basis, num_rays, torch.Generator().manual_seed(seed))
-        flat = f"curvature vanishes along {int(is_flat.sum())} of {self.around.dim} directions"
+        count = int(is_flat.sum())
+        flat = f"curvature vanishes along {count} of {len(is_flat)} directions"
         if found is None:
             return self._say(
-                Kind.DEGENERATE, f"{flat}, and f was not found to fall along them{how}"
+                Kind.DEGENERATE,
+                f"{flat}, and f was not found to fall along them{how}",
+                num_flat=count,
             )
         move = self.c * found.direction * found.distance
         distance = float(torch.linalg.vector_norm(move))
@@ -293,6 +307,7 @@ class Examination:
             direction=move / distance,
             drop=found.drop,
             distance=distance,
+            num_flat=count,
         )
 
     def _flat_basis(self, is_flat: Tensor) -> Tensor:
@@ -307,6 +322,7 @@ class Examination:
         is_isolated: bool = False,
         drop: float | None = None,
         distance: float | None = None,
+        num_flat: int = 0,
     ) -> Point:
         return Point(
             kind=kind,
@@ -323,6 +339,7 @@ class Examination:
             is_isolated=is_isolated,
             drop=drop,
             distance=distance,
+            num_flat=num_flat,
             value=None if math.isnan(self.value) else self.value,
             num_hvp=self.num_hvp,
         )

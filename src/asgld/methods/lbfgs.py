@@ -22,10 +22,14 @@ _ARMIJO, _WOLFE = 1e-4, 0.9
 _LARGEST_GROWTH = 8.0
 # A trial stays this part of the bracket away from its ends.
 _MARGIN = 0.1
+# After so many trials any step that lowers f is taken.
+_PATIENCE = 10
 # The first step, in units of the start's length.
 _FIRST_STEP = 0.1
 # Rounding of f: values that differ by less are equal, and slopes decide.
 _ROUNDING = 8.0
+# A step that promises less than this many roundings of f is not worth taking.
+_INVISIBLE = 1e-3
 
 
 @dataclass(kw_only=True)
@@ -51,13 +55,15 @@ class LBFGS:
 
     Where values differ by rounding only, slopes decide alone (Hager and Zhang), so that the
     gradient comes down to its rounding level. A replica is finished when a gradient step, too,
-    finds no lower value, or when the next step promises less than `rest` of what was gained.
+    finds no lower value, or when the next step promises less than a thousandth of f's rounding or
+    less than `rest` of what was gained.
 
     Args:
         memory: number of pairs kept.
         scale: length of the first step in units of the gradient, 1 / curvature; by default the
             first step is a tenth of the start's length, or 1 at the origin.
         rest: finished where the predicted decrease is at most this part of the whole fall of f.
+        gained: how far f fell before the start, a part of that whole.
         max_trials: of one line search.
 
     References:
@@ -69,7 +75,8 @@ class LBFGS:
     memory: int = 10
     scale: float | None = None
     rest: float = 0.0
-    max_trials: int = 40
+    gained: float = 0.0
+    max_trials: int = 25
     # Both are shown by repr, which checkpoints compare.
     name: str = field(default="lbfgs", init=False)
     is_batched: bool = field(default=True, init=False)
@@ -111,8 +118,12 @@ class LBFGS:
             descent = -state.scale.numpy()[:, None] * grad
             direction = np.where(is_bad[:, None], descent, direction)
             slope = _dot(direction, grad)
-        fall = state.highest.numpy() - state.value.numpy()
-        is_resting = (-0.5 * slope <= self.rest * fall) & ~state.is_fresh.numpy() & (slope < 0)
+        value = state.value.numpy()
+        little = np.maximum(
+            self.rest * (self.gained + state.highest.numpy() - value),
+            _INVISIBLE * oracle.unit_roundoff * np.abs(value),
+        )
+        is_resting = (-0.5 * slope <= little) & ~state.is_fresh.numpy() & (slope < 0)
         search = _LineSearch(oracle, state, direction, slope)
         search.run((slope < 0) & ~is_resting & _active(oracle, len(slope)), self.max_trials)
         return self._updated(state, search, is_resting)
@@ -182,7 +193,9 @@ class _LineSearch:
 
     def run(self, is_open: npt.NDArray[np.bool_], max_trials: int) -> None:
         length = np.ones(len(self.slope))
-        for _ in range(max_trials):
+        for number in range(max_trials):
+            if number > _PATIENCE:  # a step that lowers f will do
+                is_open &= ~self.is_found
             rows = np.flatnonzero(is_open)
             if len(rows) == 0:
                 return
