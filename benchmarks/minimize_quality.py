@@ -622,6 +622,9 @@ def _run_all(chosen: argparse.Namespace, rows: list[Row]) -> list[Row]:
         LBFGSB: by_scipy("L-BFGS-B"),
     }
     functions = select(chosen.functions, held_out=chosen.held_out)
+    left_out = len(chosen.functions) - len(functions)
+    if left_out > 0:
+        print(f"left out: {left_out} functions of the other part, see --held-out", file=sys.stderr)
     bench = Bench(methods, not chosen.no_check)
     done = {tuple(str(row[key]) for key in KEYS[:-1]) for row in rows} if chosen.resume else set()
     tasks = [task for part in chosen.parts for task in tasks_of(part, functions)]
