@@ -55,7 +55,7 @@ _RUNAWAY = 1e8
 # Measured step sizes that prove too long are shortened.
 _MAX_RETRIES = 4
 _RETRY_FACTOR = 0.25
-# A noisy search rests where no curvature is below this part of the largest.
+# A noisy search rests where no curvature is below minus this, or minus this part of the largest.
 _SEARCH_GAMMA = 0.03
 # Up to here the Hessians of all replicas are assembled at once to look for negative curvature.
 _DENSE_DIM = 64
@@ -203,7 +203,12 @@ def minimize(
 def _refuse(name: str, method: Any) -> None:
     if name in _NO_COUNTERPART:
         raise TypeError(f"option {name!r} has no counterpart: {_NO_COUNTERPART[name]}")
-    reason = "takes no options" if method == "auto" else "has its options already"
+    if method == "auto":
+        reason = "takes no options; for those of a Langevin method say method='agld', say"
+        if name.startswith("batch"):
+            reason = "uses all samples; for batches say method='asgld', say"
+    else:
+        reason = "has its options already"
     raise TypeError(f"unknown option {name!r}: method={method!r} {reason}")
 
 
@@ -406,10 +411,6 @@ class Landscape:
             view.function = self.function
         return view
 
-    def around(self, row: int, z: Tensor) -> Neighborhood:
-        """f around a point, in the user's coordinates; with bounds, among the free coordinates."""
-        return Neighborhood(_Counted(self.door(row, is_user=True)), self.to_user(z))
-
     def held(self, x: Tensor, grad: Tensor, scale: Tensor, tol: float | None) -> Tensor:
         """Which coordinates their bounds hold: f would fall further beyond them."""
         assert self.box is not None
@@ -441,7 +442,8 @@ class _Counted:
     """An oracle's calls without its `free` view, so that a judgment is counted like all else."""
 
     def __init__(self, oracle: Oracle) -> None:
-        self.dim, self.unit_roundoff = oracle.dim, oracle.unit_roundoff
+        self.dim, self.num_samples = oracle.dim, oracle.num_samples
+        self.unit_roundoff = oracle.unit_roundoff
         self.value, self.grad = oracle.value, oracle.grad
         self.hvp, self.hessian = oracle.hvp, oracle.hessian
 
@@ -625,12 +627,13 @@ class Minimization:
         """A noisy search may rest where no curvature is clearly negative."""
         assert self.scales is not None
         rows, which = torch.unique(rows, dim=0, return_inverse=True)  # many may share a saddle
-        gamma = self.given_gamma or _SEARCH_GAMMA * self.scales.curvature
+        if reason is Stop.GRADIENT and self.given_gamma is None:
+            x = self.land.to_user(rows)
+            kinds = [classify(self.land.function, row, eps=_ANY_GRADIENT).kind for row in x]
+            return torch.tensor([kind is Kind.MINIMUM for kind in kinds])[which]
+        gamma = self.given_gamma or _SEARCH_GAMMA * min(1.0, self.scales.curvature)
         lowest, highest = self.land.extreme_curvatures(rows, gamma, self.seed)
-        may_rest = lowest >= -gamma
-        if reason is not Stop.GRADIENT:
-            may_rest = may_rest | self._is_too_long(highest)
-        return may_rest[which]
+        return (self._is_too_long(highest) | (lowest >= -gamma))[which]
 
     def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
@@ -742,7 +745,9 @@ class Minimization:
 
     def _judged(self) -> Point:
         best = self.best
-        around, scale = self.land.around(best, self.z[best]), self._scale()
+        x, scale = self.land.to_user(self.z[best]), self._scale()
+        source: Any = _Counted(self.land.door(best, is_user=True))
+        around = Neighborhood(source, x)
         fall = float(self.start_values[best] - self.values[best])
         eps, gamma = self.tol, self.given_gamma
         if self.noise_floor is not None:
@@ -751,24 +756,24 @@ class Minimization:
             gamma = gamma or max(math.sqrt(eps) * min(1.0, self.scales.curvature), 1e-300)
         held = None
         if self.land.box is not None:
-            is_held = self.land.held(around.x, around.gradient, scale, eps)
+            is_held = self.land.held(x, around.gradient, scale, eps)
             if bool(is_held.any()):
                 held = ", ".join(f"x[{i}]" for i in is_held.nonzero().flatten().tolist()[:5])
                 if bool(is_held.all()):
                     return self._held_point(around, held, eps)
-                door = self.land.door(best, is_user=True)
-                face = Face(door, around.x, ~is_held)
-                around, scale = Neighborhood(face, around.x[~is_held]), scale[~is_held]
+                source, scale = Face(source, x, ~is_held), scale[~is_held]
+                x = x[~is_held]
+                around = Neighborhood(source, x)
         effort = Effort(seed=self.seed, max_hvp=2000)
         if gamma is None:
             exam = self.exam = examine(around, effort, scale=scale, fall=fall)
             if held is None and self.polishes and self._newton(exam):
-                around = self.land.around(best, self.z[best])
+                around = Neighborhood(source, self.z[best])
                 self.exam = examine(around, effort, scale=scale, fall=fall)
             point = self.exam.point(eps, num_rays=_NUM_RAYS, seed=self.seed)
         else:
             point = classify(
-                around, around.x, eps=eps, gamma=gamma, scale=scale, fall=fall, seed=self.seed
+                source, x, eps=eps, gamma=gamma, scale=scale, fall=fall, seed=self.seed
             )
         if held is None:
             return point

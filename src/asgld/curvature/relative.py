@@ -62,7 +62,7 @@ _SHRINKS = 0.9
 _SMALLEST_STEP = 1e-10
 # Lanczos: curvatures below this part of the largest are not told from zero.
 _LANCZOS_PART = 1e-2
-_PURITY = 0.2
+_PURITY = 0.05
 _FLAT_DIRECTIONS = 4
 _EQUILIBRATIONS = 8
 # Curvatures below this are zero: their products with scales lose all digits.
