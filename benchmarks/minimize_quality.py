@@ -589,9 +589,18 @@ def report(rows: list[Row], path: Path) -> None:
     text = table(figures, lines)
     print("\n" + text.split("\n\n")[0])
     path.with_suffix(".md").write_text(text)
-    content = {"environment": environment(), "lines": lines, "figures": figures}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+    content = _finite({"environment": environment(), "lines": lines, "figures": figures})
+    path.with_suffix(".json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     draw_profile(rows, path.with_name(path.stem + "_profile.svg"))
+
+
+def _finite(content: Any) -> Any:
+    """With words in the place of the numbers that JSON does not have."""
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return str(content) if isinstance(content, float) and not np.isfinite(content) else content
 
 
 def main(arguments: list[str] | None = None) -> None:
