@@ -50,6 +50,8 @@ _MAX_DOUBLINGS = 40
 _MAX_NEWTON_STEPS = 8
 _NUM_RAYS = 3
 _NOISE_STREAM = 0xE5CA
+# Steps of a descent between two looks at the Hessian, in few dimensions.
+_STRETCH, _STRETCH_PER_DIM = 50, 5
 # An iterate that came this many times as far as its start is from the origin runs away.
 _RUNAWAY = 1e8
 # Measured step sizes that prove too long are shortened.
@@ -65,6 +67,7 @@ _ANY_GRADIENT = 1e300
 _GRADIENT_PART = 1e-6
 # A coordinate this near to its bound, in units of its scale, is held by it.
 _HELD_PART = 1e-5
+_FINAL = frozenset({Kind.MINIMUM, Kind.UNBOUNDED, Kind.UNDECIDED})
 _ENDS = frozenset({Stop.BUDGET, Stop.INTERRUPTED, Stop.CALLBACK, Stop.TIME})
 # Words of scipy for what we call otherwise, and those that have no counterpart.
 ALIASES = {"maxiter": "max_steps", "gtol": "tol", "maxfev": "budget", "maxfun": "budget"}
@@ -578,20 +581,31 @@ class Minimization:
         best = self.best
         self._note(name, method, int(result.steps[best]), before, spent, result.messages[best])
 
-    def _lbfgs(self, rest: float) -> LBFGS:
+    def _lbfgs(self, rest: float, *, is_away: bool = False) -> LBFGS:
         memory = _MEMORY if self.land.oracle.dim <= _LARGE_DIM else _SMALL_MEMORY
         steepest = None if self.scales is None else self.scales.curvature
         gained = 0.0
+        metric = None
         if self.exam is not None and self.land.box is None:
             steepest = self.exam.largest if self.exam.largest > 0 else steepest
+            # Away from the point that was judged only the scales of the coordinates are the same.
+            metric = self.exam.diagonal if is_away else self.exam.metric
         if self.runs:
             gained = max(float(self.start_values[self.best] - self.values[self.best]), 0.0)
         return LBFGS(
             memory=memory,
-            scale=1.0 / steepest if steepest else None,
+            scale=1.0 / steepest if steepest and metric is None else None,
+            metric=metric,
             rest=rest if self.tol is None else 0.0,
             gained=gained,
         )
+
+    @property
+    def _stretch(self) -> int:
+        """Steps after which a look at the curvature pays: it tells the scales of coordinates."""
+        dim = self.land.oracle.dim
+        pays = dim <= Effort.dense_below and self.land.box is None and len(self.z) == 1
+        return _STRETCH + _STRETCH_PER_DIM * dim if pays else self.max_steps
 
     def _run(
         self,
@@ -609,7 +623,7 @@ class Minimization:
             self.land.oracle,
             method,
             z,
-            max_steps=self.steps_left,
+            max_steps=min(self.steps_left, self._stretch),
             stop=StopWhen() if self.tol is None else when,
             record=record,
             callback=self._callback,
@@ -683,23 +697,21 @@ class Minimization:
                 self.point = None
             if self.point is None:
                 self._judge()
-            rests = iter(_RESTS[1:])
-            while self._may_go_on():
-                assert self.point is not None
-                if self.point.kind is Kind.NOT_STATIONARY:
-                    is_better = (self.is_auto or polish) and self._descend_on(rests)
-                elif escape and self.num_escapes < _MAX_ESCAPES:
-                    is_better = self._leave(self.point)
-                else:
-                    is_better = False
-                if not is_better:
+            rests = list(_RESTS[1:])
+            while self.point is not None and self._may_go_on(self.point):
+                kind = self.point.kind
+                if escape and kind is not Kind.NOT_STATIONARY and self._leave(self.point):
+                    continue
+                can_descend = (self.is_auto or polish) and kind is not Kind.DEGENERATE
+                if not (can_descend and self._descend_on(rests)):
                     break
         except BudgetExhausted:
             self.notes["budget"] = "the budget was spent before the judgment was complete"
 
-    def _may_go_on(self) -> bool:
+    def _may_go_on(self, point: Point) -> bool:
         return not (
-            self.noise_floor is not None
+            point.kind in _FINAL
+            or self.noise_floor is not None
             or self.watch.is_over
             or self.steps_left <= 0
             or set(self.runs[-1].stops) & _ENDS
@@ -738,7 +750,7 @@ class Minimization:
             norm = float(self.runs[-1].grad_norms[self.best])
             self.point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, f"no judgment: {reason}")
         point = self.point
-        if point.kind is Kind.NOT_STATIONARY and self._runs_away():
+        if point.kind is not Kind.MINIMUM and self._runs_away():
             text = f"f fell to {before:.3g} at |x| = {self._length():.3g}, and goes on falling"
             self.point = replace(point, kind=Kind.UNBOUNDED, summary=text)
         self._note("judgment", "curvature", 0, before, spent, self.point.kind.name)
@@ -748,7 +760,7 @@ class Minimization:
         x, scale = self.land.to_user(self.z[best]), self._scale()
         source: Any = _Counted(self.land.door(best, is_user=True))
         around = Neighborhood(source, x)
-        fall = float(self.start_values[best] - self.values[best])
+        fall = self._recent_fall()
         eps, gamma = self.tol, self.given_gamma
         if self.noise_floor is not None:
             assert self.scales is not None
@@ -770,7 +782,8 @@ class Minimization:
             if held is None and self.polishes and self._newton(exam):
                 around = Neighborhood(source, self.z[best])
                 self.exam = examine(around, effort, scale=scale, fall=fall)
-            point = self.exam.point(eps, num_rays=_NUM_RAYS, seed=self.seed)
+            rays = _NUM_RAYS if self.exam.is_complete else 1
+            point = self.exam.point(eps, num_rays=rays, seed=self.seed)
         else:
             point = classify(
                 source, x, eps=eps, gamma=gamma, scale=scale, fall=fall, seed=self.seed
@@ -794,6 +807,19 @@ class Minimization:
         kind = Kind.MINIMUM if is_small else Kind.NOT_STATIONARY
         return Point(kind, norm, math.inf if eps is None else eps, 0.0, text)
 
+    def _recent_fall(self) -> float:
+        """How far the best replica fell in the second half of its steps.
+
+        A start far up says nothing of the scale of f further down.
+        """
+        best = self.best
+        steps = np.concatenate([[0], np.cumsum([r.steps[best] for r in self.runs])])
+        for part, before in zip(reversed(self.runs), reversed(steps[:-1].tolist()), strict=True):
+            is_early = before + part.history.steps <= steps[-1] / 2
+            if is_early.any():
+                return float(part.history.values[is_early, best][-1] - self.values[best])
+        return float(self.start_values[best] - self.values[best])
+
     def _length(self) -> float:
         return float(torch.linalg.vector_norm(self.land.to_user(self.z[self.best])))
 
@@ -803,10 +829,13 @@ class Minimization:
             self.values[self.best]
         ) < -_RUNAWAY**2 * (1.0 + abs(float(self.start_values[self.best])))
 
-    def _descend_on(self, rests: Any) -> bool:
-        """Go on where the descent rested too early; return whether there is something to judge."""
-        rest = next(rests, None)
-        if rest is None or self.tol is not None:
+    def _descend_on(self, rests: list[float]) -> bool:
+        """Go on where the descent stopped too early; return whether there is something to judge."""
+        if self.runs[-1].stop is Stop.MAX_STEPS:  # of its stretch
+            rest = _RESTS[0] if len(rests) == len(_RESTS) - 1 else _RESTS[-1 - len(rests)]
+        elif rests and self.tol is None:
+            rest = rests.pop(0)
+        else:
             return False
         self._run(self._lbfgs(rest), self.z, "descent")
         self._judge()
@@ -816,6 +845,8 @@ class Minimization:
 
     def _leave(self, point: Point) -> bool:
         """Leave a saddle or a plateau for something lower; return whether that was found."""
+        if self.num_escapes >= _MAX_ESCAPES:
+            return False
         if point.direction is not None:
             return self._try(self._kick(point.direction, point.distance), "escape")
         if point.kind is not Kind.DEGENERATE or not self._is_plateau():
@@ -886,7 +917,7 @@ class Minimization:
         free = self.land.oracle.free()
         if not bool(torch.isfinite(free.value(z)).all()):
             return False
-        self._run(self._lbfgs(_RESTS[0]), z, name)
+        self._run(self._lbfgs(_RESTS[0], is_away=True), z, name)
         size = max(abs(old), abs(float(self.values[self.best])))
         rounding = 64 * self.land.oracle.unit_roundoff * size
         gain = old - float(self.values[self.best])

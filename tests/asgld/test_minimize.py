@@ -158,7 +158,7 @@ def test_escape_goes_on_from_a_saddle() -> None:
     p = problem("octopus", dim=3)
     chain = minimize(p, torch.zeros(3), method="asg", escape=True)
     assert chain.success
-    assert chain.num_escapes >= 2
+    assert chain.num_escapes >= 1
     assert p.facts.minimum is not None
     assert chain.fun == pytest.approx(p.facts.minimum)
     poor = minimize(p, torch.zeros(3), method="asg", escape=True, budget=40.0)

@@ -56,12 +56,15 @@ _GRADIENT_ROUNDINGS = 1e2
 _DRIFT = 10.0
 # Negative curvature below this part of the largest may be the slope of a valley's side.
 _SLIGHT = 1e-4
+# For steps, curvatures below this part of the largest count as that part.
+_FLOOR = 1e-6
 # Newton steps that shrink by less than this lead away for ever.
-_SHRINKS = 0.9
+_SHRINKS, _FAR_STEPS = 0.9, (8.0, 32.0)
 # A Newton step shorter than this part of the scale of x is rounding.
 _SMALLEST_STEP = 1e-10
-# Lanczos: curvatures below this part of the largest are not told from zero.
-_LANCZOS_PART = 1e-2
+# Lanczos: negative curvatures up to the first part of the largest may be missed, and positive ones
+# below the second are not told from zero.
+_LANCZOS_PART, _LANCZOS_RESOLUTION = 1e-2, 1e-6
 _PURITY = 0.05
 _FLAT_DIRECTIONS = 4
 _EQUILIBRATIONS = 8
@@ -171,6 +174,19 @@ class Examination:
         is_up = self.values > self.rounding_noise
         slopes = (self.vectors.T @ (self.s * grad))[is_up]
         return float((0.5 * slopes**2 / self.values[is_up]).sum())
+
+    @property
+    def metric(self) -> Tensor | None:
+        """P with P P' about the inverse of |H|, if all of it is known: steps without units."""
+        if not self.is_complete or self.widest == 0.0:
+            return None
+        sizes = self.values.abs().clamp(min=_FLOOR * self.widest)
+        return self.s[:, None] * self.vectors / torch.sqrt(sizes)
+
+    @property
+    def diagonal(self) -> Tensor | None:
+        """The same, as far as it is a matter of the coordinates' scales."""
+        return torch.diag(self.s) if self.is_complete and self.widest > 0.0 else None
 
     @property
     def is_nearly_convex(self) -> bool:
@@ -297,8 +313,11 @@ class Examination:
         slope = float(self.around.grad(self.x + move) @ move)
         bend = float(self.around.product(self.x + move, move) @ move)
         self.num_hvp += 1
-        # -slope / bend is the length of the next step along this one.
-        return slope < 0 and -slope >= _SHRINKS * bend
+        # -slope / bend is the length of the next step along this one. In a curved valley it does
+        # not shrink either, but there a straight line soon leads up.
+        if not (slope < 0 and -slope >= _SHRINKS * bend):
+            return False
+        return all(float(self.around.grad(self.x + t * move) @ move) < 0 for t in _FAR_STEPS)
 
     def _flat_point(self, is_flat: Tensor, num_rays: int, seed: int, how: str) -> Point:
         found: Descent | None = None
@@ -444,7 +463,7 @@ class _Lanczos(Examination):
         self.c = torch.full_like(self.x, length)  # along a direction, not in every coordinate
         norm = float(torch.linalg.vector_norm(self.grad, dtype=torch.float64))
         self.values, self.vectors = torch.tensor([self.smallest]).to(vector), vector[:, None]
-        self.rounding_noise = _EIGENVALUE_ROUNDINGS * self.unit * widest
+        self.rounding_noise = _LANCZOS_RESOLUTION * widest
         if norm > 0:  # the promise of the gradient itself: one more direction
             along = self.grad / norm
             bend = float(along @ operator(along))

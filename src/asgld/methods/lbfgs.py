@@ -30,6 +30,8 @@ _FIRST_STEP = 0.1
 _ROUNDING = 8.0
 # A step that promises less than this many roundings of f is not worth taking.
 _INVISIBLE = 1e-3
+# Nor is one that promises less than this part of the whole fall of f.
+_UNDERFLOW = 1e-22
 
 
 @dataclass(kw_only=True)
@@ -43,6 +45,7 @@ class LBFGSState(KnownState):
     scale: Tensor  # (R,): the inverse curvature that stands for the unknown rest
     is_fresh: Tensor  # (R,): no pair is known, so that the next step is a gradient step
     highest: Tensor  # (R,): the value at the start
+    values: Tensor  # (memory, R): the values before the steps of the pairs
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,16 @@ class LBFGS:
     Where values differ by rounding only, slopes decide alone (Hager and Zhang), so that the
     gradient comes down to its rounding level. A replica is finished when a gradient step, too,
     finds no lower value, or when the next step promises less than a thousandth of f's rounding or
-    less than `rest` of what was gained.
+    less than `rest` of what the last `memory` steps gained.
 
     Args:
         memory: number of pairs kept.
         scale: length of the first step in units of the gradient, 1 / curvature; by default the
             first step is a tenth of the start's length, or 1 at the origin.
-        rest: finished where the predicted decrease is at most this part of the whole fall of f.
-        gained: how far f fell before the start, a part of that whole.
+        rest: finished where the predicted decrease is at most this part of the recent fall of f.
+        gained: how far f fell before the start.
+        metric: a matrix P, (d, d): P P' stands for the inverse Hessian as far as pairs do not know
+            it, in place of the identity. `scale` then is 1 by default.
         max_trials: of one line search.
 
     References:
@@ -76,6 +81,7 @@ class LBFGS:
     scale: float | None = None
     rest: float = 0.0
     gained: float = 0.0
+    metric: Tensor | None = field(default=None, repr=False, compare=False)
     max_trials: int = 25
     # Both are shown by repr, which checkpoints compare.
     name: str = field(default="lbfgs", init=False)
@@ -87,7 +93,9 @@ class LBFGS:
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> LBFGSState:
         value, grad = oracle.value_and_grad(x0)
         norm = torch.linalg.vector_norm(grad, dim=-1)
-        if self.scale is None:
+        if self.scale is None and self.metric is not None:
+            scale = torch.ones_like(norm)
+        elif self.scale is None:
             length = _FIRST_STEP * torch.linalg.vector_norm(x0, dim=-1)
             scale = torch.where(length > 0, length, 1.0) / norm
         else:
@@ -103,6 +111,7 @@ class LBFGS:
             scale=torch.where(norm > 0, scale, 0.0),
             is_fresh=torch.ones_like(norm, dtype=torch.bool),
             highest=value.clone(),
+            values=value.expand(self.memory, *norm.shape).clone(),
         )
 
     def step(self, oracle: Oracle, state: LBFGSState) -> LBFGSState:
@@ -111,36 +120,64 @@ class LBFGS:
 
     def _step(self, oracle: Oracle, state: LBFGSState) -> LBFGSState:
         grad = state.grad.numpy()
-        direction = _direction(state)
+        direction = self._direction(state)
         slope = _dot(direction, grad)
         is_bad = ~(slope < 0)  # rounding can spoil the recursion; the gradient always descends
         if is_bad.any():
-            descent = -state.scale.numpy()[:, None] * grad
+            descent = -state.scale.numpy()[:, None] * self._lifted(self._lowered(grad))
             direction = np.where(is_bad[:, None], descent, direction)
             slope = _dot(direction, grad)
         value = state.value.numpy()
-        little = np.maximum(
-            self.rest * (self.gained + state.highest.numpy() - value),
-            _INVISIBLE * oracle.unit_roundoff * np.abs(value),
-        )
+        # A start far up says nothing of the scale of f further down: recent steps do.
+        recent = state.values.numpy()[state.num_pairs % self.memory] - value
+        whole = self.gained + state.highest.numpy() - value
+        little = np.maximum(self.rest * recent, _UNDERFLOW * whole)
+        little = np.maximum(little, _INVISIBLE * oracle.unit_roundoff * np.abs(value))
         is_resting = (-0.5 * slope <= little) & ~state.is_fresh.numpy() & (slope < 0)
         search = _LineSearch(oracle, state, direction, slope)
         search.run((slope < 0) & ~is_resting & _active(oracle, len(slope)), self.max_trials)
         return self._updated(state, search, is_resting)
+
+    def _direction(self, state: LBFGSState) -> Array:
+        """The direction -H g (Nocedal and Wright, Algorithm 7.4), for each replica."""
+        q: Array = -state.grad.numpy()
+        all_s, all_y, all_rho = state.steps_s.numpy(), state.steps_y.numpy(), state.rho.numpy()
+        count, memory = state.num_pairs, len(all_rho)
+        newest_first = [(count - 1 - j) % memory for j in range(min(count, memory))]
+        weights = []
+        for i in newest_first:
+            weight = all_rho[i] * _dot(all_s[i], q)
+            q = q - weight[:, None] * all_y[i]
+            weights.append(weight)
+        q = self._lifted(self._lowered(q)) * state.scale.numpy()[:, None]
+        for i, weight in zip(reversed(newest_first), reversed(weights), strict=True):
+            correction = weight - all_rho[i] * _dot(all_y[i], q)
+            q = q + correction[:, None] * all_s[i]
+        return q
+
+    def _lowered(self, gradients: Array) -> Array:
+        """P' g for each row."""
+        return gradients if self.metric is None else gradients @ self.metric.numpy()
+
+    def _lifted(self, rows: Array) -> Array:
+        """P q for each row."""
+        return rows if self.metric is None else rows @ self.metric.numpy().T
 
     def _updated(
         self, state: LBFGSState, search: _LineSearch, is_resting: npt.NDArray[np.bool_]
     ) -> LBFGSState:
         found = search.is_found
         s, y = search.x - state.x.numpy(), search.grad - state.grad.numpy()
-        curvature, squared = _dot(s, y), _dot(y, y)
-        is_useful = found & (curvature > 1e-12 * np.sqrt(_dot(s, s) * squared))
+        lowered = self._lowered(y)
+        curvature, squared = _dot(s, y), _dot(lowered, lowered)
+        is_useful = found & (curvature > 1e-12 * np.sqrt(_dot(s, s) * _dot(y, y)))
         rho = np.where(is_useful, 1.0 / curvature, 0.0)
         scale = np.where(is_useful, curvature / squared, 2.0 * state.scale.numpy())
         was_fresh = state.is_fresh.numpy()
         at = state.num_pairs % self.memory
         state.steps_s[at], state.steps_y[at] = torch.from_numpy(s), torch.from_numpy(y)
         state.rho[at] = torch.from_numpy(rho)
+        state.values[at] = state.value
         # A search that failed is repeated along the gradient; if that fails too, this is the end.
         is_lost = ~found & ~was_fresh & ~is_resting
         if is_lost.any():
@@ -160,6 +197,7 @@ class LBFGS:
             scale=torch.from_numpy(scale),
             is_fresh=torch.from_numpy(np.where(found, ~is_useful & was_fresh, True)),
             highest=state.highest,
+            values=state.values,
         )
 
 
@@ -268,24 +306,6 @@ def _cubic(rise: float, slope: float, end_slope: float) -> float:
     root = math.sqrt(root)
     bottom = end_slope - slope + 2.0 * root
     return 1.0 - (end_slope + root - a) / bottom if bottom > 0 else math.nan
-
-
-def _direction(state: LBFGSState) -> Array:
-    """The direction -H g (Nocedal and Wright, Algorithm 7.4), for each replica."""
-    q: Array = -state.grad.numpy()
-    all_s, all_y, all_rho = state.steps_s.numpy(), state.steps_y.numpy(), state.rho.numpy()
-    memory = len(all_rho)
-    newest_first = [(state.num_pairs - 1 - j) % memory for j in range(min(state.num_pairs, memory))]
-    weights = []
-    for i in newest_first:
-        weight = all_rho[i] * _dot(all_s[i], q)
-        q = q - weight[:, None] * all_y[i]
-        weights.append(weight)
-    q = q * state.scale.numpy()[:, None]
-    for i, weight in zip(reversed(newest_first), reversed(weights), strict=True):
-        correction = weight - all_rho[i] * _dot(all_y[i], q)
-        q = q + correction[:, None] * all_s[i]
-    return q
 
 
 def _dot(a: Array, b: Array) -> Array:
