@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +24,20 @@ from torch import Tensor
 from asgld._minimize import Landscape, Result, _as_function, _read_start, minimize
 from asgld.curvature.points import Kind, Point
 from asgld.diagnostics.calibration import (
-    Surroundings,
+    StartScales,
+    as_surroundings,
     measure_start,
     measure_surroundings,
     start_options,
 )
-from asgld.methods import Adjustable, KnowsItsNoise, Method, method_names, replica_seed
+from asgld.methods import (
+    Adjustable,
+    KnowsItsNoise,
+    Method,
+    Surroundings,
+    method_names,
+    replica_seed,
+)
 from asgld.methods import method as make_method
 from asgld.oracle.box import Box
 from asgld.oracle.functions import Function
@@ -132,7 +140,7 @@ class Comparison:
     scales      what was measured around the start
     options     label -> the options with which the method ran
     curves      label -> f against gradient-equivalents, on the way
-    notes       label -> remarks, such as a step size that had to be shortened
+    notes       label -> remarks, such as a step size that had to be shortened; "scales"
     ==========  =============================================================================
     """
 
@@ -202,21 +210,19 @@ class Comparison:
                     f"{cost:7.0f} {steps:7.0f}"
                 )
             reasons += [f"{name} failed: {reason}" for reason in {t.stop: 0 for t in failed}]
-            if name in self.notes:
-                reasons.append(f"{name}: {self.notes[name]}")
         lines.append(
-            f"medians over seeds; lowest f {self.best:.8g}; up to {self.budget:g} gradients a run; "
+            f"medians over seeds; lowest f {self.best:.8g}; budget {self.budget:g} gradients a run"
         )
-        lines[-1] = lines[-1].rstrip("; ")
         lines.append(
             f"a minimum: |grad f| <= {self.eps:.2g} and no curvature below -{self.gamma:.2g}"
         )
+        reasons += [f"{name}: {note}" for name, note in self.notes.items()]
         return "\n".join(lines + [part for reason in reasons for part in _wrapped(reason)])
 
     def frame(self) -> Any:
         """The trials as a pandas data frame."""
         try:
-            import pandas
+            pandas = import_module("pandas")
         except ImportError as error:
             raise ImportError("frame() needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.rows)
@@ -239,11 +245,15 @@ class Comparison:
             low, middle, high = np.nanquantile(curves.at(costs), [0.25, 0.5, 0.75], axis=1)
             low, middle, high = (np.maximum(y - self.best, floor) for y in (low, middle, high))
             lowest = min(lowest, float(middle[middle > floor].min(initial=math.inf)))
+            count = sum(t.kind is Kind.MINIMUM for t in self.of(label))
+            words = f"{label} ({count}/{len(self.of(label))} minima)"
             color, style = f"C{number % 10}", ("-", "--", ":", "-.")[number // 10 % 4]
             # A log axis has no zero: what was spent before the first step is drawn at its left end.
             costs = np.maximum(costs, 0.5)
-            axes.plot(costs, middle, style, color=color, lw=1.6, label=label, drawstyle="steps-post")
-            axes.fill_between(costs, low, high, step="post", color=color, alpha=0.15, lw=0)
+            axes.plot(
+                costs, middle, style, color=color, lw=1.6, label=words, drawstyle="steps-post"
+            )
+            axes.fill_between(costs, low, high, step="post", color=color, alpha=0.1, lw=0)
             axes.plot(costs[-1:], middle[-1:], "o", color=color, ms=4)
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -430,21 +440,41 @@ class _Ground:
     ) -> None:
         self.subject, self.seed = subject, seed
         self.land = self.landscape(subject.start, None)
-        scales = measure_start(self.land.oracle, self.land.start, seed=seed)
-        around = measure_surroundings(
-            self.land.oracle, self.land.start, scales, tol=tol, seed=seed
-        )
-        self.around = around if gamma is None else replace(around, gamma=gamma)
+        self.note = ""
+        # Judged is in the user's coordinates, searched perhaps in others.
+        slope = 1.0
+        if subject.box is not None:
+            slopes = subject.box.derivatives(self.land.start)[1]
+            slope = float(slopes.square().mean().sqrt())
+        around = self._measure(None if tol is None else tol * slope)
+        self.around = around if gamma is None else replace(around, gamma=gamma * slope**2)
+        self.eps, self.gamma = self.around.eps / slope, self.around.gamma / slope**2
+
+    def _measure(self, tol: float | None) -> Surroundings:
+        """The scales around the start, or guesses where f cannot be evaluated around it."""
+        oracle, start, seed = self.land.oracle, self.land.start, self.seed
+        free = oracle.free()
+        value, grad = free.value(start), free.grad(start)  # a function that raises does so here
+        if not bool(torch.isfinite(value).all() and torch.isfinite(grad).all()):
+            raise ValueError("f or its gradient is not finite at x0: choose a start in its domain")
+        try:
+            scales = measure_start(oracle, start, seed=seed)
+            return measure_surroundings(oracle, start, scales, tol=tol, seed=seed)
+        except RuntimeError as error:
+            self.note = f"scales are guesses, since f fails near x0: {_first_line(error)}"
+        square = float((grad * grad).max())
+        around = as_surroundings(StartScales(math.sqrt(square) or 1.0, square), oracle.dim)
+        return around if tol is None else replace(around, eps=tol)
 
     def landscape(self, start: Tensor, budget: float | None) -> Landscape:
         return Landscape(self.subject.function, self.subject.box, start, budget)
 
     def judge(self, z: Tensor) -> Point:
-        """What a point in search coordinates is; its lambda_min even where the gradient is large."""
-        point = self.land.classify(z, self.around.eps, self.around.gamma, self.seed)
+        """What a point in search coordinates is; lambda_min even where the gradient is large."""
+        point = self.land.classify(z, self.eps, self.gamma, self.seed)
         if point.kind is not Kind.NOT_STATIONARY or point.lambda_min is not None:
             return point
-        curved = self.land.classify(z, _ANY_GRADIENT, self.around.gamma, self.seed)
+        curved = self.land.classify(z, _ANY_GRADIENT, self.gamma, self.seed)
         return replace(point, lambda_min=curved.lambda_min)
 
 
@@ -480,8 +510,7 @@ class _Contest:
         except KeyboardInterrupt:
             return self._failed(label, "interrupted from the keyboard", is_interrupted=True)
         except Exception as error:  # any method may fail in any way: the others go on
-            text = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-            return self._failed(label, f"{type(error).__name__}: {text}")
+            return self._failed(label, f"{type(error).__name__}: {_first_line(error)}")
 
     def _failed(self, label: str, reason: str, is_interrupted: bool = False) -> _Ended:
         nothing = math.nan
@@ -504,7 +533,7 @@ class _Contest:
         for refit in range(_MAX_REFITS + 1):
             watch = _Watch(self, land, began, is_last=refit == _MAX_REFITS, meter=meter)
             when = StopWhen(
-                grad_tol=ground.around.eps,
+                grad_tol=ground.eps,
                 confirm=self._is_minimum if has_noise else None,
                 measure=land.measure,
             )
@@ -700,23 +729,28 @@ def _comparison(ended: list[_Ended], labels: list[str], contest: _Contest) -> Co
     lowest = [float(np.nanmin(e.curves.values)) for e in ended if e.curves is not None]
     lowest += [t.f for e in ended for t in e.trials if not math.isnan(t.f)]
     best = min(lowest, default=math.nan)
-    around = contest.ground.around
+    ground = contest.ground
+    notes = {e.label: e.note for e in ended if e.note}
     return Comparison(
         trials=tuple(replace(t, gap=t.f - best) for e in ended for t in e.trials),
         best=best,
         budget=contest.budget,
-        eps=around.eps,
-        gamma=around.gamma,
-        scales=around,
+        eps=ground.eps,
+        gamma=ground.gamma,
+        scales=ground.around,
         options={e.label: e.options for e in ended if e.options is not None},
         curves={e.label: e.curves for e in ended if e.curves is not None},
-        notes={e.label: e.note for e in ended if e.note},
+        notes={**notes, "scales": ground.note} if ground.note else notes,
     )
 
 
 def _median(numbers: Iterable[float]) -> float:
     known = [n for n in numbers if not math.isnan(n)]
     return float(np.median(known)) if known else math.nan
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")
 
 
 def _clipped(text: str, width: int) -> str:

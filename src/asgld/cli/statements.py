@@ -13,6 +13,9 @@ from rich.table import Table
 
 from asgld import theory as laws
 from asgld.cli import extension
+from asgld.cli.inputs import check_file, check_folder
+from asgld.cli.words import console as make_console
+from asgld.cli.words import fail
 from asgld.run import files
 
 
@@ -47,8 +50,10 @@ def theory(
     out: Annotated[Path | None, typer.Option(help="CSV file for --measure.")] = None,
 ) -> None:
     """Say what theory promises, as published and as corrected, and measure it."""
-    console = Console()
+    console = make_console()
     try:
+        check_folder(plot, "--plot")
+        check_file(out, "--out")
         if measure is not None:
             extension("_measure")(console, measure.value, steps, replicas, limit, out, plot)
         elif item is not None:
@@ -61,9 +66,8 @@ def theory(
             rule["sigma"] = 0.0 if method == "asg" else sigma
             rule["gradient_variance"] = 0.0 if method == "agld" else variance
             _show_escape(console, gamma, rule)
-    except ValueError as error:
-        console.print(f"[red]{error}[/red]")
-        raise typer.Exit(2) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        fail(error)
 
 
 def _advise(console: Console, method: str, alpha: float, beta: float, theta: float) -> None:
@@ -107,7 +111,7 @@ def _show_item(console: Console, name: str) -> None:
         console.print(table)
         return
     found = laws.item(name)
-    console.print(f"[bold]{found.name}[/bold]: {found.verdict}")
+    console.print(f"{found.name}: {found.verdict}")
     console.print(f"Says: {found.statement}")
     console.print(f"Why: {found.reason}")
     if found.correction:

@@ -163,7 +163,9 @@ def measure_surroundings(
     free = oracle.free()
     found = [_descend(free, row, scales.curvature, seed) for row in torch.unique(x0, dim=0)]
     curvature, square, change = (max(values) for values in list(zip(*found, strict=True))[:3])
-    fall, length = (sorted(values)[len(found) // 2] for values in list(zip(*found, strict=True))[3:])
+    fall, length = (
+        sorted(values)[len(found) // 2] for values in list(zip(*found, strict=True))[3:]
+    )
     fall = fall or curvature * length**2  # no step lowered f: it rests at a minimum already
     rho = max(change, _LEAST_CHANGE * curvature / length)
     eps, gamma = _tolerances(curvature, rho, fall, tol)

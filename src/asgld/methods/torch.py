@@ -224,7 +224,7 @@ def langevin(name: str, **options: Any) -> TorchMethod:
     """
     if name not in LANGEVIN:
         raise ValueError(f"name={name!r}: known are {', '.join(LANGEVIN)}")
-    _check_names(name, options, langevin_options())
+    check_names(name, options, langevin_options())
     mine = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options"}
     return TorchMethod(
         name,
@@ -236,12 +236,14 @@ def langevin(name: str, **options: Any) -> TorchMethod:
 
 def langevin_options() -> set[str]:
     """Names of the options of :func:`langevin`."""
-    optimizer = set(inspect.signature(ASGLD).parameters) - {"params", "maximize", "differentiable"}
+    hidden = {"params", "maximize", "differentiable", "others"}
+    optimizer = set(inspect.signature(ASGLD).parameters) - hidden
     method = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options", "is_batched"}
     return optimizer | method
 
 
-def _check_names(name: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_names(name: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise a TypeError for the first option that the method does not have."""
     if unknown := sorted(options.keys() - known):
         raise TypeError(
             f"unknown option {unknown[0]!r} of method {name!r}; known are "
@@ -363,7 +365,7 @@ def comparator(name: str, **options: Any) -> Comparator:
         optimization. ICLR 2015.
     """
     title, optimizer, defaults = COMPARATORS[name]
-    _check_names(name, options, defaults)
+    check_names(name, options, defaults)
     chosen = {**defaults, **options}
     for option, value in chosen.items():
         if option == "lr":
