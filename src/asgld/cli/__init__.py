@@ -80,9 +80,9 @@ def _show_version(is_asked: bool) -> None:
     if is_asked:
         import typer
 
-        from asgld import __version__
+        import asgld
 
-        typer.echo(f"asgld {__version__}")
+        typer.echo(f"asgld {asgld.__version__}")
         raise typer.Exit
 
 

@@ -19,7 +19,7 @@ from asgld.cli.inputs import (
     read_start,
 )
 from asgld.cli.problem import check_method
-from asgld.cli.words import console, fail
+from asgld.cli.words import console, fail, say_error
 from asgld.methods import method_names
 from asgld.run.files import as_bytes, as_csv, write_bytes, write_text
 
@@ -102,7 +102,10 @@ def compare(
     if figure is not None:
         write_bytes(figure, as_bytes(found.plot(), figure.suffix.lower()[1:]))
         shown.print(f"figure: {figure}", soft_wrap=True)
-    if any(trial.has_failed for trial in found.trials):
+    failed = [trial for trial in found.trials if trial.has_failed]
+    for trial in failed:
+        say_error(f"asgld: {trial.method} failed: {trial.stop}")
+    if failed:
         raise typer.Exit(1)
 
 

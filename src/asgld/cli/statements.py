@@ -61,11 +61,12 @@ def theory(
         elif plot is not None:
             _plot(console, plot, method, theta)
         else:
-            _advise(console, method, alpha, beta, theta)
             rule: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": beta, "k0": k0, "dim": dim}
             rule["sigma"] = 0.0 if method == "asg" else sigma
             rule["gradient_variance"] = 0.0 if method == "agld" else variance
-            _show_escape(console, gamma, rule)
+            escape = _escape_table(gamma, rule)  # before anything is printed
+            _advise(console, method, alpha, beta, theta)
+            console.print(escape)
     except (ValueError, TypeError, OverflowError) as error:
         fail(error)
 
@@ -91,7 +92,7 @@ def _advise(console: Console, method: str, alpha: float, beta: float, theta: flo
     )
 
 
-def _show_escape(console: Console, gamma: float, rule: dict[str, Any]) -> None:
+def _escape_table(gamma: float, rule: dict[str, Any]) -> Table:
     title = f"Escape from a saddle with gamma={gamma:g} met at step {rule['k0']:g}, d={rule['dim']}"
     table = Table("criterion", "median steps", "99 % have left", title=title)
     for criterion, words in (("distance", "|u'x| >= 1"), ("value", "f below the saddle")):
@@ -100,7 +101,7 @@ def _show_escape(console: Console, gamma: float, rule: dict[str, Any]) -> None:
             for failure in (0.5, 0.01)
         ]
         table.add_row(words, *(f"{float(t):,.0f}" for t in times))
-    console.print(table)
+    return table
 
 
 def _show_item(console: Console, name: str) -> None:

@@ -109,18 +109,21 @@ class TorchMethod:
         if "seed" in inspect.signature(self.optimizer).parameters or self.is_langevin:
             options.setdefault("seed", seed)
         optimizer = self._build(x, options)
-        (parameter,) = (p for group in optimizer.param_groups for p in group["params"])
-        return TorchState(x=x, optimizer=optimizer, parameter=parameter, seed=seed)
+        return TorchState(x=x, optimizer=optimizer, parameter=_parameter(optimizer, x), seed=seed)
 
     def _build(self, x: Tensor, options: Mapping[str, Any]) -> Optimizer:
         """The optimizer of x, which some want with a name and others as a matrix."""
         try:
-            return self.optimizer([x], **options)
+            optimizer = self.optimizer([x], **options)
+            _parameter(optimizer, x)
+            return optimizer
         except Exception as error:  # an optimizer may refuse a tensor in any way
             if self.is_langevin:
                 raise
             with contextlib.suppress(Exception):
-                return self.optimizer([("x", x)], **options)
+                optimizer = self.optimizer([("x", x)], **options)
+                _parameter(optimizer, x)
+                return optimizer
             try:
                 self.optimizer([torch.zeros(2, 2, dtype=x.dtype)], **options)
             except Exception:
@@ -211,6 +214,16 @@ class TorchMethod:
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """The same method with other options of its optimizer."""
         return replace(self, options=dict(options))
+
+
+def _parameter(optimizer: Optimizer, x: Tensor) -> Tensor:
+    """What the optimizer steps: x, or a view of all of it."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if len(held) != 1 or held[0].numel() != x.numel() or held[0].data_ptr() != x.data_ptr():
+        shapes = [tuple(p.shape) for p in held]
+        raise ValueError(f"the optimizer holds {shapes}: need x, of shape {tuple(x.shape)}, alone")
+    parameter: Tensor = held[0]
+    return parameter
 
 
 def langevin(name: str, **options: Any) -> TorchMethod:
