@@ -47,7 +47,7 @@ def test_without_the_study_its_words_say_how_to_get_it(
 def test_comparing_on_a_problem_is_the_study_s_and_all_else_the_library_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def study(problem: str, jobs: int = 1) -> None:
+    def study(problem: str = "", jobs: int = 1) -> None:
         print(f"study: {problem}, {jobs}")
 
     offer(monkeypatch, compare=lambda: study)
