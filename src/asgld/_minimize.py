@@ -1,210 +1,242 @@
 """The front door: minimize a function, and say what the point is at which it ended.
 
-`minimize` = function + oracle + method + run. A search with a noisy method leaves saddles but
-cannot come to rest, since its noise dies out slowly. So plain descent (L-BFGS) then brings what it
-found to the gradient tolerance, and `classify` judges the point. The result tells both parts apart.
+`minimize` = function + oracle + method + run + judgment. By default ("auto") plain descent does the
+work: L-BFGS goes down, the point is judged, and where it is a saddle or a plateau noise and the
+direction of negative curvature lead away from it; then down again. With a noisy method the search
+is that method's, and descent brings what it found to rest. The result tells the parts apart.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld.curvature.points import Kind, Point, classify
+from asgld.curvature.kinds import Kind, Point
+from asgld.curvature.operator import Neighborhood
+from asgld.curvature.points import classify
+from asgld.curvature.relative import Examination, examine
+from asgld.curvature.spectrum import Effort
 from asgld.diagnostics.calibration import StartScales, measure_start, start_options
-from asgld.methods import LBFGS, Adjustable, KnowsItsNoise, Method
+from asgld.methods import LBFGS, Adjustable, KnowsItsNoise, Method, normals
 from asgld.methods import method as make_method
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.box import Box, Face, Reparametrized
 from asgld.oracle.costs import Counts
-from asgld.oracle.functions import Function, numpy_function, torch_function
+from asgld.oracle.forms import Form, read_start, user_function
+from asgld.oracle.functions import Function
 from asgld.run import Progress, Run, run
 from asgld.run.history import History, Record
 from asgld.run.stopping import Stop, StopWhen
 
-Array = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
+# The descent rests where its next step promises less than this part of the whole fall of f; where
+# the judgment wants more, it goes on to the next part.
+_RESTS = (1e-14, 1e-18, 1e-26)
+_MEMORY, _SMALL_MEMORY, _LARGE_DIM = 30, 10, 1000
 _MAX_ESCAPES = 100
+# Noise of an escape: in units of the step along the direction, and of the scale of x on a plateau.
+_NOISE_PART, _PLATEAU_NOISES = 0.1, (0.01, 0.1, 1.0)
+_MAX_DOUBLINGS = 40
+_MAX_NEWTON_STEPS = 8
+_NUM_RAYS = 3
+# Negative curvature below this part of the largest may be the slope of a valley.
+_WEAK_PART = 1e-4
+_NOISE_STREAM = 0xE5CA
+# An iterate that came this many times as far as its start is from the origin runs away.
+_RUNAWAY = 1e8
+# Measured step sizes that prove too long are shortened.
 _MAX_RETRIES = 4
 _RETRY_FACTOR = 0.25
+# A noisy search rests where no curvature is below this part of the largest.
+_SEARCH_GAMMA = 0.03
 # Up to here the Hessians of all replicas are assembled at once to look for negative curvature.
 _DENSE_DIM = 64
 # Gradient tolerance that any point meets, to ask for curvature alone.
 _ANY_GRADIENT = 1e300
+# Without `tol` a search stops at this part of the first gradient's norm.
+_GRADIENT_PART = 1e-6
+# A coordinate this near to its bound, in units of its scale, is held by it.
+_HELD_PART = 1e-5
+_ENDS = frozenset({Stop.BUDGET, Stop.INTERRUPTED, Stop.CALLBACK, Stop.TIME})
+# Words of scipy for what we call otherwise, and those that have no counterpart.
+ALIASES = {"maxiter": "max_steps", "gtol": "tol", "maxfev": "budget", "maxfun": "budget"}
+_NO_COUNTERPART = {
+    "ftol": "the descent goes on until no step lowers f by more than rounding",
+    "xtol": "the descent goes on until no step lowers f by more than rounding",
+    "xatol": "the descent goes on until no step lowers f by more than rounding",
+    "fatol": "the descent goes on until no step lowers f by more than rounding",
+    "hessp": "give the product as hvp(x, v)",
+    "disp": "print(result), or progress=True",
+    "constraints": "only bounds are known",
+}
 
 
 def minimize(
     fun: Any,
     x0: Any,
     *,
-    method: str | Method = "asgld",
+    args: tuple[Any, ...] = (),
+    method: str | Method = "auto",
     jac: Callable[..., Any] | None = None,
     hvp: Callable[..., Any] | None = None,
     hess: Callable[..., Any] | None = None,
     bounds: Any = None,
     num_samples: int | None = None,
     replicas: int | None = None,
-    tol: float = 1e-3,
+    tol: float | None = None,
+    gamma: float | None = None,
+    accept_flat: bool = False,
     budget: float | None = None,
     max_steps: int = 10_000,
+    max_seconds: float | None = None,
     seed: int = 0,
     callback: Callable[[Progress], object] | None = None,
     progress: bool = False,
-    gamma: float | None = None,
-    escape: bool = False,
+    escape: bool | None = None,
     polish: bool = True,
     transform: str = "log",
     record: Record | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Result:
-    r"""Minimize `fun` from `x0` and classify the point that was reached.
+    r"""Minimize `fun` from `x0` and say what the point is that was reached.
 
     Args:
-        fun: fun(x) with x of shape (d,) and a scalar result, in torch or NumPy; fun(x, indices)
-            with `num_samples`; or a problem. Derivatives of a torch function come from autograd. A
+        fun: fun(x, *args) with a scalar result, in torch or NumPy; fun(x, *args, indices) with
+            `num_samples`; or a problem. Derivatives of a torch function come from autograd. A
             NumPy function needs `jac`, or differences are used and `notes` says so.
-        x0: start, (d,); with `replicas` also (replicas, d), one start each. A torch tensor means
-            that callables are torch functions; otherwise torch is tried first and kept if its
-            gradient is right.
-        method: a name from `asgld.methods.method_names()`, or a Method.
+        x0: start: an array or tensor of any shape, a number, a list, a dict or tuple of arrays.
+            `fun` gets x in this form, and results come back in it. Tensors mean that callables are
+            torch functions; otherwise torch is tried first and kept if its gradient is right.
+        args: further arguments of all callables.
+        method: "auto", or a name from `asgld.methods.method_names()`, or a Method.
         jac, hvp, hess: derivatives jac(x), hvp(x, v), hess(x), in the same language as `fun`.
         bounds: pairs (low, high), None for no bound, as in scipy. The search takes place in
             coordinates without bounds; see `asgld.oracle.box`.
         num_samples: n, where `fun` is a mean over n samples; then `batch_size=` may be given.
-        replicas: number of independent chains, run as one.
-        tol: largest gradient norm of a minimum; with bounds, of the projected gradient.
-        budget: gradient-equivalents that each replica may spend.
-        max_steps: of the search, and again of the polish.
+        replicas: number of independent chains, run as one; x0 may then have a leading axis of as
+            many starts.
+        tol: largest gradient norm of a minimum; with bounds, of the projected gradient. None, the
+            default, is relative: what the gradient promises, see `asgld.curvature.relative`.
+        gamma: curvatures above -gamma count as not negative; None is relative, too.
+        accept_flat: count a point as success at which curvature vanishes along some direction and
+            f was not found to fall along it: a valley of minimizers, a plateau.
+        budget: gradient-equivalents that each replica may spend, the judgment included.
+        max_steps: of the search, and again of all descents after it.
+        max_seconds: time limit, looked at after each step.
         seed: of all randomness.
         callback: called after each step with a Progress; returning True stops.
         progress: show a line on standard error.
-        gamma: curvatures above -gamma count as not negative. By default sqrt(tol) min(1, M), with M
-            the curvature measured at x0: the usual coupling, for a Hessian whose Lipschitz constant
-            is about 1.
-        escape: after stopping at a saddle, step along its direction of negative curvature and
-            descend again, until the point is none or the budget is spent.
-        polish: bring the end of the search to `tol` by L-BFGS. It is left out where constant noise
-            (SGLD) is the method's point; x is then judged at its noise floor.
+        escape: leave saddles and plateaus, by noise and along the direction that leads down, and
+            descend again. By default only "auto" does so after its search.
+        polish: bring the result to the precision of rounding. After a noisy search this begins by
+            L-BFGS. It is left out where constant noise (SGLD) is the method's point; x is then
+            judged at its noise floor.
         transform: "log" or "softplus", for one-sided bounds.
         record: what to write into the history.
         checkpoint: file of the search, see `asgld.run`.
         **options: of the method. For the Langevin methods `lr`, `d_init`, `delta` and `sigma` are
-            measured at x0 unless given.
+            measured at x0 unless given. scipy's `maxiter` and `gtol` are `max_steps` and `tol`.
 
     >>> import torch, asgld
     >>> saddle = torch.zeros(2)
     >>> f = lambda x: x[0] ** 2 - x[1] ** 2 / 2 + x[1] ** 4 / 4
-    >>> result = minimize(f, saddle, method="agld")
+    >>> result = minimize(f, saddle)
     >>> result.kind.name, round(result.fun, 6), result.success
     ('MINIMUM', -0.25, True)
     >>> minimize(f, saddle, method="asg").kind.name       # without noise it cannot leave
     'STRICT_SADDLE'
     """
-    if not (tol > 0 and math.isfinite(tol)):
-        raise ValueError(f"tol={tol!r}: need a positive number, the gradient norm of a minimum")
-    start, is_torch = _read_start(x0, replicas)
+    for theirs, ours in ALIASES.items():
+        if theirs in options:
+            given = {ours: options.pop(theirs)}
+            tol, budget = given.get("tol", tol), given.get("budget", budget)
+            max_steps = given.get("max_steps", max_steps)
+    if tol is not None and not (tol > 0 and math.isfinite(tol)):
+        raise ValueError(
+            f"tol={tol!r}: need a positive number, the gradient norm of a minimum, or None"
+        )
+    if gamma is not None and not (gamma > 0 and math.isfinite(gamma)):
+        raise ValueError(f"gamma={gamma!r}: need a positive number, or None for a relative one")
+    if max_seconds is not None and not max_seconds > 0:
+        raise ValueError(f"max_seconds={max_seconds!r}: need a positive number")
+    form, start = read_start(x0, replicas)
     dim = start.shape[-1]
     box = None if bounds is None else Box.of(bounds, dim, transform)
-    function = _as_function(fun, start, is_torch, box, num_samples, jac=jac, hvp=hvp, hess=hess)
+    limits = None if box is None else (box.lower, box.upper)
+    function = user_function(
+        fun, form, start, args=args, jac=jac, hvp=hvp, hess=hess, num_samples=num_samples,
+        bounds=limits,
+    )  # fmt: skip
     if function.dim != dim:
         raise ValueError(f"x0 has {dim} coordinates, the problem has {function.dim}")
-    if isinstance(method, str):
-        method = make_method(method, **options)
+    is_auto = isinstance(method, str) and method == "auto"
+    chosen = LBFGS() if is_auto else method
+    if isinstance(chosen, str):
+        chosen = make_method(chosen, **options)
     elif options:
-        raise TypeError(
-            f"unknown option {sorted(options)[0]!r}: method={method!r} has its options already"
-        )
-    land = Landscape(function, box, start, budget)
-    task = Minimization(land, method, tol, gamma, max_steps, seed, is_torch)
-    task.search(callback, progress, record or Record(), checkpoint)
-    if polish:
-        task.polish()
-    point = task.judge()
-    if escape:
-        point = task.escape(point)
-    return task.result(point)
+        _refuse(sorted(options)[0], method)
+    task = Minimization(
+        land=Landscape(function, box, start, budget),
+        method=chosen,
+        is_auto=is_auto,
+        form=form,
+        tol=tol,
+        given_gamma=gamma,
+        max_steps=max_steps,
+        seed=seed,
+        watch=_Watch(callback, progress, max_seconds),
+    )
+    task.search(record or Record(), checkpoint)
+    task.finish(escape=is_auto if escape is None else escape, polish=polish)
+    return task.result(accept_flat)
 
 
-def _read_start(x0: Any, replicas: int | None) -> tuple[Tensor, bool]:
-    """x0 as (R, d) in float64, and whether it came as a tensor."""
-    is_torch = isinstance(x0, Tensor)
-    point = x0.detach() if is_torch else torch.from_numpy(np.array(x0, dtype=np.float64))
-    point = point.to("cpu", torch.float64)
-    point = point.reshape(1) if point.dim() == 0 else point
-    if point.dim() > 2 or point.numel() == 0:
-        raise ValueError(
-            f"x0 has shape {tuple(point.shape)}: need (d,); flatten larger shapes and reshape "
-            "inside fun"
-        )
-    if not bool(torch.isfinite(point).all()):
-        raise ValueError("x0 has entries that are NaN or infinite")
-    if replicas is not None and replicas < 1:
-        raise ValueError(f"replicas={replicas!r}: need at least 1")
-    if point.dim() == 1:
-        return point.expand(replicas or 1, -1).clone(), is_torch
-    if replicas is None:  # rows may be meant as those of a matrix, which `fun` would not get
-        raise ValueError(
-            f"x0 has shape {tuple(point.shape)}: to minimize over a matrix, flatten it and reshape "
-            f"inside fun; for {len(point)} starts say replicas={len(point)}"
-        )
-    if replicas != len(point):
-        raise ValueError(
-            f"replicas={replicas} but x0 has {len(point)} rows, one start each: give as many, or "
-            "one start of shape (d,)"
-        )
-    return point.clone(), is_torch
+def _refuse(name: str, method: Any) -> None:
+    if name in _NO_COUNTERPART:
+        raise TypeError(f"option {name!r} has no counterpart: {_NO_COUNTERPART[name]}")
+    reason = "takes no options" if method == "auto" else "has its options already"
+    raise TypeError(f"unknown option {name!r}: method={method!r} {reason}")
 
 
-def _as_function(
-    fun: Any, start: Tensor, is_torch: bool, box: Box | None, num_samples: int | None, **given: Any
-) -> Function:
-    """`fun` with the derivatives that were given: jac, hvp, hess."""
-    has_derivatives = any(derivative is not None for derivative in given.values())
-    if isinstance(fun, Function):
-        if has_derivatives or num_samples is not None:
-            raise ValueError("jac, hvp, hess and num_samples come with the problem: leave them out")
-        return fun
-    if not callable(fun):
-        raise TypeError(f"fun={fun!r}: need a function of x, or a problem")
-    dim = start.shape[-1]
-    if is_torch or (not has_derivatives and _is_torch_function(fun, start[0], num_samples)):
-        return torch_function(fun, dim, num_samples=num_samples, **given)
-    limits = None if box is None else (box.lower, box.upper)
-    return numpy_function(fun, dim, num_samples=num_samples, bounds=limits, **given)
+@dataclass(frozen=True)
+class Phase:
+    """A part of a minimization: what was done, what it took, and what came of it.
 
-
-def _is_torch_function(fun: Callable[..., Any], x: Tensor, num_samples: int | None) -> bool:
-    """Whether autograd differentiates `fun` rightly, judged by a difference along one direction.
-
-    A NumPy function may run on tensors and yet lose part of its gradient, by `float(x[0])` say.
+    ==============  =========================================================================
+    name            "search", "descent", "escape", "judgment" or "polish"
+    method          by what
+    steps           steps of it, 0 for a judgment
+    spent           gradient-equivalents, of the replica that spent most
+    before, after   f of the best replica
+    message         why it ended, or what was found
+    ==============  =========================================================================
     """
-    function = torch_function(fun, len(x), num_samples=num_samples)
-    generator = torch.Generator().manual_seed(0)
-    shift, v = torch.randn(2, len(x), generator=generator, dtype=torch.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for point in (x + 1e-3 * shift, x):  # off x0, which may be a critical point
-            step = 1e-6 * (1.0 + float(x.abs().max()))
-            try:
-                slope = float(function.grad(point[None]) @ v)
-                rise = float(function.value((point + step * v)[None]))
-                rise -= float(function.value((point - step * v)[None]))
-            except (RuntimeError, TypeError, ValueError):
-                return False
-            if math.isfinite(slope) and math.isfinite(rise):
-                difference = rise / (2 * step)
-                return abs(slope - difference) <= 1e-4 * (1.0 + abs(slope) + abs(difference))
-    return False
+
+    name: str
+    method: str
+    steps: int
+    spent: float
+    before: float
+    after: float
+    message: str
+
+    def __str__(self) -> str:
+        steps = f", {self.steps} steps" if self.steps else ""
+        return (
+            f"{self.name} ({self.method}{steps}): f from {self.before:.6g} to {self.after:.6g}, "
+            f"{self.spent:g} gradient-equivalents, {self.message.rstrip('.')}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,38 +244,45 @@ class Result:
     """Where `minimize` ended, what that point is, and what it took.
 
     ==============  =========================================================================
-    x               the best point, of x0's type (float64), in the user's coordinates
+    x               the best point, in x0's form (float64), in the user's coordinates
     fun, jac        f(x) and the gradient there
     kind, point     what x is: MINIMUM, STRICT_SADDLE, ...; with lambda_min, direction, ...
-    success         True only at a MINIMUM that was judged at `tol`
+    success         True only at a MINIMUM that is not judged at a noise floor, or where
+                    `accept_flat` was given at a flat point along which f does not fall
     message         a sentence on the point and one on each part of the work
-    counts          what each replica used: calls, samples, gradient-equivalents. The Hessian-vector
-                    products of the judgment are not in it, they are `point.num_hvp`
-    history         search and polish, one after the other; gradient norms in user's coordinates
-    search, polish  the two parts as Runs, in search coordinates; polish is None if there was none
+    phases          the parts of the work, as Phases
+    counts          what each replica used: calls by kind, samples, gradient-equivalents. What the
+                    loop only looks at, to record and to stop, is not in it
+    calls           calls of the user's own functions, every one: "fun", "jac", "hvp", "hess"
+    history         the searches and descents, one after the other; gradient norms in user's
+                    coordinates
+    search, polish  the first run, and the last one, in search coordinates; polish is None if there
+                    was one run only
     all_x, all_fun  the last point of every replica and its value
     noise_floor     gradient norm around which constant noise keeps the iterate (median over the
                     second half of the history); x was judged at twice that, see `point.eps` and
                     `point.gamma`. None where the noise dies out
-    num_escapes     saddles left along their direction (`escape=True`)
+    num_escapes     saddles and plateaus that were left
     options         the method's options, as measured or given
     notes           how derivatives were obtained, and other remarks
     ==============  =========================================================================
     """
 
-    x: Array | Tensor
+    x: Any
     fun: float
-    jac: Array | Tensor
+    jac: Any
     kind: Kind
     point: Point
     success: bool
     message: str
+    phases: tuple[Phase, ...]
     counts: Counts
+    calls: dict[str, int]
     history: History
     search: Run
     polish: Run | None
-    all_x: Array | Tensor
-    all_fun: Array | Tensor
+    all_x: Any
+    all_fun: Any
     noise_floor: float | None
     num_escapes: int
     options: dict[str, Any]
@@ -256,8 +295,86 @@ class Result:
 
     @property
     def num_steps(self) -> int:
-        """Steps of search and polish together."""
+        """Steps of all parts together."""
         return int(self.history.steps[-1])
+
+    def __str__(self) -> str:
+        """At most fifteen lines."""
+        point = self.point
+        rows = {
+            "kind": f"{self.kind.name}, success={self.success}",
+            "because": point.summary,
+            "fun": f"{self.fun:.12g}",
+            "x": _short(self.x),
+            "gradient norm": f"{point.gradient_norm:.3g}",
+        }
+        if point.lambda_min is not None:
+            sure = "" if point.confidence == 1.0 else f", confidence {point.confidence:.7g}"
+            rows["lambda_min"] = f"{point.lambda_min:.6g} (tolerance {point.gamma:.2g}{sure})"
+        totals = self.counts.total()
+        spent = totals.pop("gradient_equivalents")
+        totals.pop("samples")
+        used = ", ".join(f"{n:g} {kind}" for kind, n in totals.items())
+        rows["cost"] = f"{spent:g} gradient-equivalents ({used})"
+        parts = [f"{phase.name}: {phase.steps} steps of {phase.method}, f = {phase.after:.6g}"
+                 for phase in self.phases if phase.steps]  # fmt: skip
+        shown = parts if len(parts) <= 5 else [*parts[:2], f"... {len(parts) - 4} more", *parts[-2:]]
+        rows["work"] = ("\n" + " " * 15).join(shown)
+        return "\n".join(f"{name:>13}: {text}" for name, text in rows.items())
+
+    def plot(self) -> Figure:
+        """A figure of value and gradient norm against cost; needs matplotlib."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("plot needs matplotlib: pip install 'asgld[plot]'") from error
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        spent, values = self.history.spent, self.history.values
+        lowest = min(float(np.nanmin(values)), self.fun)
+        gap = np.maximum(values - lowest, np.finfo(float).tiny)
+        gap = np.where(gap > np.finfo(float).tiny, gap, np.nan)
+        left.plot(spent, gap, marker=".", linewidth=1)
+        left.set(title="f above the lowest value seen", yscale="log")
+        right.plot(spent, self.history.grad_norms, marker=".", linewidth=1)
+        right.set(title="gradient norm", yscale="log")
+        for axes in (left, right):
+            axes.set_xlabel("gradient-equivalents")
+            axes.grid(alpha=0.3)
+        figure.suptitle(f"{self.kind.name}: f = {self.fun:.6g}")
+        return figure
+
+
+def _short(x: Any) -> str:
+    if isinstance(x, Tensor):
+        x = x.detach().cpu().numpy()
+    if isinstance(x, np.ndarray | np.floating):
+        text = np.array2string(np.asarray(x), precision=6, threshold=8, edgeitems=3)
+        return " ".join(text.split())
+    text = " ".join(str(x).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+@dataclass
+class _Watch:
+    """What the user sees and limits while a minimization runs."""
+
+    callback: Callable[[Progress], object] | None
+    progress: bool
+    max_seconds: float | None
+
+    def __post_init__(self) -> None:
+        self.began = time.perf_counter()
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.max_seconds is None:
+            return None
+        return max(self.max_seconds - (time.perf_counter() - self.began), 0.0)
+
+    @property
+    def is_over(self) -> bool:
+        return self.seconds_left == 0.0
 
 
 class Landscape:
@@ -282,29 +399,28 @@ class Landscape:
         norm: Tensor = torch.linalg.vector_norm(grad, dim=-1)
         return norm
 
-    def classify(self, z: Tensor, eps: float, gamma: float, seed: int) -> Point:
-        """Judge the point in the user's coordinates; at a bound, among the others."""
-        if self.box is None:
-            return classify(self.oracle, z, eps=eps, gamma=gamma, seed=seed)
-        x = self.box.to_user(z)
-        grad = self.function.grad(x)
-        norm = float(torch.linalg.vector_norm(self.box.projected_gradient(x, grad)))
-        # Where a step along the gradient would leave the box, the bound holds the coordinate.
-        is_free = (x - grad > self.box.lower) & (x - grad < self.box.upper)
-        if bool(is_free.all()):
-            return classify(self.function, x, eps=eps, gamma=gamma, seed=seed)
-        held = ", ".join(f"x[{i}]" for i in (~is_free).nonzero().flatten().tolist()[:5])
-        if norm > eps or not bool(is_free.any()):
-            kind = Kind.NOT_STATIONARY if norm > eps else Kind.MINIMUM
-            text = f"the projected gradient has norm {norm:.3g}; {held} at a bound"
-            return Point(kind, norm, eps, gamma, text)
-        face = Face(self.function, x, is_free)
-        point = classify(face, x[is_free], eps=eps, gamma=gamma, seed=seed)
-        direction = point.direction
-        if direction is not None:
-            direction = torch.zeros_like(x).masked_scatter(is_free, direction)
-        summary = f"{point.summary}; {held} at a bound, judged among the other coordinates"
-        return replace(point, direction=direction, summary=summary)
+    def door(self, row: int, *, is_user: bool = False) -> Oracle:
+        """Counted calls for one replica; f may be non-finite there, which is no fault."""
+        needs = frozenset({"value", "grad", "hvp", "hessian"})
+        replicas = self.oracle.counts.replicas
+        view = self.oracle.open(replicas, name="judgment", needs=needs, is_batched=False).rows(row)
+        if is_user:
+            view.function = self.function
+        return view
+
+    def around(self, row: int, z: Tensor) -> Neighborhood:
+        """f around a point, in the user's coordinates; with bounds, among the free coordinates."""
+        return Neighborhood(_Counted(self.door(row, is_user=True)), self.to_user(z))
+
+    def held(self, x: Tensor, grad: Tensor, scale: Tensor, tol: float | None) -> Tensor:
+        """Which coordinates their bounds hold: f would fall further beyond them."""
+        assert self.box is not None
+        if tol is not None:  # where a step along the gradient would leave the box
+            return ~((x - grad > self.box.lower) & (x - grad < self.box.upper))
+        gap = torch.where(grad > 0, x - self.box.lower, self.box.upper - x)
+        width = torch.where(torch.isfinite(self.box.upper - self.box.lower),
+                            self.box.upper - self.box.lower, scale)  # fmt: skip
+        return (grad != 0) & (gap <= _HELD_PART * torch.minimum(scale, width))
 
     def extreme_curvatures(self, z: Tensor, gamma: float, seed: int) -> tuple[Tensor, Tensor]:
         """Smallest and largest Hessian eigenvalue, in the user's coordinates, at each row of z."""
@@ -323,37 +439,60 @@ class Landscape:
         return torch.tensor(lowest).double(), torch.tensor(highest).double()
 
 
+class _Counted:
+    """An oracle's calls without its `free` view, so that a judgment is counted like all else."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.dim, self.unit_roundoff = oracle.dim, oracle.unit_roundoff
+        self.value, self.grad = oracle.value, oracle.grad
+        self.hvp, self.hessian = oracle.hvp, oracle.hessian
+
+
 @dataclass(eq=False)
 class Minimization:
-    """One minimization: search, polish, judge, escape."""
+    """One minimization: search, judge, escape, polish."""
 
     land: Landscape
     method: Method
-    tol: float
+    is_auto: bool
+    form: Form
+    tol: float | None
     given_gamma: float | None
     max_steps: int
     seed: int
-    is_torch: bool
+    watch: _Watch
     runs: list[Run] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     num_escapes: int = 0
     noise_floor: float | None = None
 
     def __post_init__(self) -> None:
+        self.scales: StartScales | None = None
+        self.is_lr_measured = False
+        self.steps_left = self.max_steps
+        self.z, self.values = self.land.start, torch.full((len(self.land.start),), math.nan)
+        self.point: Point | None = None
+        self.exam: Examination | None = None
+        if self.is_auto:
+            self.method = self._lbfgs(_RESTS[0])
+        else:
+            self._measure()
+        self.has_noise = self.anneals = True
+        if isinstance(self.method, KnowsItsNoise):
+            self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
+
+    def _measure(self) -> None:
+        """Fit the open options of the method to the start."""
         try:
             self.scales = measure_start(self.land.oracle, self.land.start, seed=self.seed)
         except BudgetExhausted:
             self.notes["measurement"] = "the budget did not suffice to measure curvature at x0"
             self.scales = StartScales(1.0, 0.0)
-        self.is_lr_measured = False
         if isinstance(self.method, Adjustable):
             self.is_lr_measured = "lr" in self.method.open_options
             options = start_options(self.method, self.scales, self.land.oracle.dim)
             self.method = self.method.with_options(options)
-        self.has_noise = self.anneals = True
-        if isinstance(self.method, KnowsItsNoise):
-            self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -361,30 +500,28 @@ class Minimization:
         return dict(self.method.knobs) if isinstance(self.method, Adjustable) else {}
 
     @property
-    def x(self) -> Tensor:
-        """Where the replicas are, in search coordinates."""
-        return self.runs[-1].x if self.runs else self.land.start
+    def best(self) -> int:
+        return int(torch.argmin(torch.nan_to_num(self.values, nan=torch.inf)))
 
-    def gamma(self, eps: float) -> float:
-        """Curvatures above -gamma count as not negative at a point accepted with eps."""
-        default = math.sqrt(eps) * min(1.0, self.scales.curvature)
-        return default if self.given_gamma is None else self.given_gamma
+    @property
+    def spent(self) -> float:
+        return float(self.land.oracle.counts.spent.max())
 
-    def search(
-        self,
-        callback: Callable[[Progress], object] | None,
-        progress: bool,
-        record: Record,
-        checkpoint: str | os.PathLike[str] | None,
-    ) -> None:
+    def _note(self, name: str, method: str, steps: int, before: float, spent: float, why: str) -> None:
+        after = float(self.values[self.best])
+        self.phases.append(Phase(name, method, steps, self.spent - spent, before, after, why))
+
+    # ------------------------------------------------------------------------- search and descent
+
+    def search(self, record: Record, checkpoint: str | os.PathLike[str] | None) -> None:
         """Run the method; where its step size was measured and proves too long, shorten it."""
-
-        def seen(news: Progress) -> object:
-            assert callback is not None
-            return callback(news.through(self.land.to_user))
-
+        if self.is_auto:
+            result = self._run(self.method, self.z, "descent", record, checkpoint)
+            self.start_values = torch.from_numpy(result.history.values[0].copy())
+            return
+        spent = self.spent
         when = StopWhen(
-            grad_tol=self.tol,
+            grad_tol=self._search_tol(),
             settles=self.has_noise,
             confirm=self._may_stop if self.has_noise else None,
             measure=self.land.measure,
@@ -393,33 +530,109 @@ class Minimization:
             result = run(
                 self.land.oracle,
                 self.method,
-                self.land.start,
+                self.z,
                 max_steps=self.max_steps,
                 stop=when,
                 record=record,
-                callback=None if callback is None else seen,
+                callback=self._callback,
                 seed=self.seed,
                 checkpoint=checkpoint if attempt == 0 else None,
-                progress=progress,
+                progress=self.watch.progress,
+                max_seconds=self.watch.seconds_left,
             )
             if not (self.is_lr_measured and self._has_diverged(result)):
                 break
             self._shorten_step(_RETRY_FACTOR ** (attempt + 1), result)
             self.notes["lr"] = f"shortened {attempt + 1} times, since the search did not descend"
-        self.runs, self.labels = [result], [self.method.name]
+        self.start_values = torch.from_numpy(result.history.values[0].copy())
+        self._take(result, "search", self.method.name, float(self.start_values.min()), spent)
         if not self.anneals:
             norms = result.history.grad_norms[len(result.history.steps) // 2 :, result.best]
             self.noise_floor = float(np.nanmedian(norms))
 
+    def _search_tol(self) -> float:
+        if self.tol is not None:
+            return self.tol
+        assert self.scales is not None
+        first = self.land.measure(self.z, self.land.oracle.free().grad(self.z))
+        # A gradient is known to the rounding of x times the curvature.
+        rounding = 100 * self.land.oracle.unit_roundoff * self.scales.curvature * self.z.norm(dim=-1)
+        return float(torch.maximum(_GRADIENT_PART * first, rounding).max())
+
+    @property
+    def _callback(self) -> Callable[[Progress], object] | None:
+        callback = self.watch.callback
+        if callback is None:
+            return None
+        # The history counts on from part to part, and so does the callback's step.
+        return lambda news: callback(news.through(self._to_rows))
+
+    def _to_rows(self, z: Tensor) -> Tensor:
+        rows: Tensor = self.land.to_user(z)
+        return rows
+
+    def _take(self, result: Run, name: str, method: str, before: float, spent: float) -> None:
+        self.runs.append(result)
+        self.z, self.values = result.x, result.values
+        best = self.best
+        self._note(name, method, int(result.steps[best]), before, spent, result.messages[best])
+
+    def _lbfgs(self, rest: float) -> LBFGS:
+        memory = _MEMORY if self.land.oracle.dim <= _LARGE_DIM else _SMALL_MEMORY
+        steepest = None if self.scales is None else self.scales.curvature
+        gained = 0.0
+        if self.exam is not None and self.land.box is None:
+            steepest = self.exam.largest if self.exam.largest > 0 else steepest
+        if self.runs:
+            gained = max(float(self.start_values[self.best] - self.values[self.best]), 0.0)
+        self.last_rest = rest
+        return LBFGS(
+            memory=memory,
+            scale=1.0 / steepest if steepest else None,
+            rest=rest if self.tol is None else 0.0,
+            gained=gained,
+        )
+
+    def _run(
+        self,
+        method: Method,
+        z: Tensor,
+        name: str,
+        record: Record | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Run:
+        """Descend by L-BFGS, all replicas."""
+        spent = self.spent
+        before = float(self.values[self.best])
+        when = StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure)
+        result = run(
+            self.land.oracle,
+            method,
+            z,
+            max_steps=self.steps_left,
+            stop=StopWhen() if self.tol is None else when,
+            record=record,
+            callback=self._callback,
+            checkpoint=checkpoint,
+            progress=self.watch.progress,
+            max_seconds=self.watch.seconds_left,
+        )
+        self.steps_left -= int(result.steps.max())
+        if math.isnan(before):
+            before = float(result.history.values[0].min())
+        self._take(result, name, method.name, before, spent)
+        return result
+
     def _may_stop(self, rows: Tensor, reason: Stop) -> Tensor:
-        """A noisy search may rest at a minimum; where it settled, negative curvature forbids it."""
+        """A noisy search may rest where no curvature is clearly negative."""
+        assert self.scales is not None
         rows, which = torch.unique(rows, dim=0, return_inverse=True)  # many may share a saddle
-        gamma = self.gamma(self.tol)
-        if reason is Stop.GRADIENT:
-            kinds = [self.land.classify(z, self.tol, gamma, self.seed).kind for z in rows]
-            return torch.tensor([kind is Kind.MINIMUM for kind in kinds])[which]
+        gamma = self.given_gamma or _SEARCH_GAMMA * self.scales.curvature
         lowest, highest = self.land.extreme_curvatures(rows, gamma, self.seed)
-        return (self._is_too_long(highest) | (lowest >= -gamma))[which]
+        may_rest = lowest >= -gamma
+        if reason is not Stop.GRADIENT:
+            may_rest = may_rest | self._is_too_long(highest)
+        return may_rest[which]
 
     def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
@@ -428,11 +641,13 @@ class Minimization:
         return float(self.knobs["lr"]) * curvature > 2.0
 
     def _curvature_at_end(self, result: Run) -> Tensor:
+        assert self.scales is not None
         end = result.x[result.best : result.best + 1]
-        return self.land.extreme_curvatures(end, self.gamma(self.tol), self.seed)[1]
+        gamma = _SEARCH_GAMMA * self.scales.curvature
+        return self.land.extreme_curvatures(end, gamma, self.seed)[1]
 
     def _has_diverged(self, result: Run) -> bool:
-        if any(stop in (Stop.BUDGET, Stop.INTERRUPTED, Stop.CALLBACK) for stop in result.stops):
+        if any(stop in _ENDS for stop in result.stops):
             return False
         if Stop.NON_FINITE in result.stops:
             return True
@@ -454,92 +669,330 @@ class Minimization:
         heat = 10.0 * self.land.oracle.dim * float(self.knobs.get("sigma", 0.0)) ** 2
         return ~(result.values <= first + heat + 0.05 * first.abs())
 
-    def polish(self) -> None:
-        """Descend to the tolerance. Constant noise has no end that descent could stand for."""
-        stops = set(self.runs[-1].stops)
-        is_done = stops == {Stop.GRADIENT} or stops & {Stop.INTERRUPTED, Stop.CALLBACK}
-        if not self.anneals or is_done:
-            return
+    # ------------------------------------------------------------------------- after the search
+
+    def finish(self, *, escape: bool, polish: bool) -> None:
+        """Bring the search to rest, judge where it is, and go on where that is no minimum."""
+        try:
+            if not self.is_auto and not self.has_noise:
+                self._judge()  # a saddle at which the search rests is its result
+            if polish and not self.is_auto and self._needs_descent():
+                self._rest_from_search()
+                self.point = None
+            if self.point is None:
+                self._judge()
+            rests = iter(_RESTS[1:])
+            while self._may_go_on():
+                assert self.point is not None
+                if self.point.kind is Kind.NOT_STATIONARY or self._is_weak(self.point):
+                    is_better = (self.is_auto or polish) and self._descend_on(rests)
+                elif escape and self.num_escapes < _MAX_ESCAPES:
+                    is_better = self._leave(self.point)
+                else:
+                    is_better = False
+                if not is_better:
+                    break
+            if polish and self.point is not None and self.point.kind is Kind.MINIMUM:
+                self._polish()
+        except BudgetExhausted:
+            self.notes["budget"] = "the budget was spent before the judgment was complete"
+
+    def _may_go_on(self) -> bool:
+        return not (
+            self.noise_floor is not None
+            or self.watch.is_over
+            or self.steps_left <= 0
+            or set(self.runs[-1].stops) & _ENDS
+        )
+
+    def _needs_descent(self) -> bool:
+        """Constant noise has no end that descent could stand for, and a saddle none at all."""
+        is_saddle = self.point is not None and self.point.kind is not Kind.NOT_STATIONARY
+        return self.anneals and not is_saddle and not set(self.runs[-1].stops) & _ENDS
+
+    def _rest_from_search(self) -> None:
         is_lost = self._is_above_start(self.runs[-1])
         if bool(is_lost.any()):
             self.notes["polish"] = (
                 f"{int(is_lost.sum())} replicas ended above their start: polished from there"
             )
-        self._descend(torch.where(is_lost[:, None], self.land.start, self.x), "lbfgs")
+        z = torch.where(is_lost[:, None], self.land.start, self.z)
+        self._run(self._lbfgs(_RESTS[0]), z, "polish")
 
-    def _descend(self, z: Tensor, label: str) -> None:
-        lbfgs = LBFGS(scale=1.0 / self.scales.curvature)
-        when = StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure)
-        self.runs.append(run(self.land.oracle, lbfgs, z, max_steps=self.max_steps, stop=when))
-        self.labels.append(label)
+    def _scale(self) -> Tensor:
+        """How large the coordinates of the best replica are, and how far they came."""
+        x = self.land.to_user(self.z[self.best])
+        return torch.maximum(x.abs(), (x - self.land.to_user(self.land.start[self.best])).abs())
 
-    def judge(self) -> Point:
-        last = self.runs[-1]
-        eps = self.tol if self.noise_floor is None else max(self.tol, 2.0 * self.noise_floor)
-        return self.land.classify(last.x[last.best], eps, self.gamma(eps), self.seed)
+    def _judge(self) -> None:
+        """Judge the best replica, in the user's coordinates; at a bound, among the others."""
+        spent, before = self.spent, float(self.values[self.best])
+        self.exam = None
+        try:
+            self.point = self._judged()
+        except BudgetExhausted:
+            self.point = None
+            raise
+        except (ValueError, RuntimeError) as error:  # a derivative that is not finite, say
+            reason = str(error).splitlines()[0]
+            norm = float(self.runs[-1].grad_norms[self.best])
+            self.point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, f"no judgment: {reason}")
+        point = self.point
+        if point.kind is Kind.NOT_STATIONARY and self._runs_away():
+            text = f"f fell to {before:.3g} at |x| = {self._length():.3g}, and goes on falling"
+            self.point = replace(point, kind=Kind.UNBOUNDED, summary=text)
+        self._note("judgment", "curvature", 0, before, spent, self.point.kind.name)
 
-    def escape(self, point: Point) -> Point:
-        """Leave saddles along the direction that leads down."""
-        while point.direction is not None and self.num_escapes < _MAX_ESCAPES:
-            try:
-                start = self._beside(point, point.direction)
-            except BudgetExhausted:
-                break
-            self._descend(start, "lbfgs after a step along the direction down")
-            self.num_escapes += 1
-            if self.runs[-1].stop is Stop.BUDGET:
-                break
-            point = self.judge()
-        return point
-
-    def _beside(self, point: Point, direction: Tensor) -> Tensor:
-        """The replicas, the best of them moved to the lowest of some points beside its saddle."""
-        z = self.x.clone()
-        best = self.runs[-1].best
+    def _judged(self) -> Point:
+        best = self.best
+        around, scale = self.land.around(best, self.z[best]), self._scale()
+        fall = float(self.start_values[best] - self.values[best])
+        eps, gamma = self.tol, self.given_gamma
+        if self.noise_floor is not None:
+            assert self.scales is not None
+            eps = max(self.tol or 0.0, 2.0 * self.noise_floor, 1e-300)
+            gamma = gamma or max(math.sqrt(eps) * min(1.0, self.scales.curvature), 1e-300)
+        held = None
         if self.land.box is not None:
-            direction = direction / self.land.box.derivatives(z[best])[1]
-        # A trial may leave the domain of f, which is no fault of the user's.
-        door = self.land.oracle.open(
-            len(z), name="escape", needs=frozenset({"value"}), is_batched=False
-        ).rows(best)
-        lengths = [point.distance] if point.distance else [2.0**-k for k in range(12)]
-        trials = torch.stack([z[best] + s * t * direction for t in lengths for s in (1.0, -1.0)])
-        values = torch.stack([door.value(trial) for trial in trials])
-        z[best] = trials[int(torch.nan_to_num(values, nan=torch.inf).argmin())]
+            is_held = self.land.held(around.x, around.gradient, scale, eps)
+            if bool(is_held.any()):
+                held = ", ".join(f"x[{i}]" for i in is_held.nonzero().flatten().tolist()[:5])
+                if bool(is_held.all()):
+                    return self._held_point(around, held, eps)
+                door = self.land.door(best, is_user=True)
+                face = Face(door, around.x, ~is_held)
+                around, scale = Neighborhood(face, around.x[~is_held]), scale[~is_held]
+        effort = Effort(seed=self.seed, max_hvp=2000)
+        if gamma is None:
+            self.exam = examine(around, effort, scale=scale, fall=fall)
+            point = self.exam.point(eps, num_rays=_NUM_RAYS, seed=self.seed)
+        else:
+            point = classify(
+                around, around.x, eps=eps, gamma=gamma, scale=scale, fall=fall, seed=self.seed
+            )
+        if held is None:
+            return point
+        self.exam = None
+        direction = point.direction
+        if direction is not None:
+            full = torch.zeros_like(self.z[best])
+            direction = full.masked_scatter(~is_held, direction)
+        summary = f"{point.summary}; {held} at a bound, judged among the other coordinates"
+        return replace(point, direction=direction, summary=summary)
+
+    def _held_point(self, around: Neighborhood, held: str, eps: float | None) -> Point:
+        assert self.land.box is not None
+        projected = self.land.box.projected_gradient(around.x, around.gradient)
+        norm = float(torch.linalg.vector_norm(projected))
+        is_small = eps is None or norm <= eps
+        text = f"the projected gradient has norm {norm:.3g}; {held} at a bound"
+        kind = Kind.MINIMUM if is_small else Kind.NOT_STATIONARY
+        return Point(kind, norm, math.inf if eps is None else eps, 0.0, text)
+
+    def _length(self) -> float:
+        return float(torch.linalg.vector_norm(self.land.to_user(self.z[self.best])))
+
+    def _runs_away(self) -> bool:
+        start = float(torch.linalg.vector_norm(self.land.to_user(self.land.start[self.best])))
+        return self._length() > _RUNAWAY * max(start, 1.0) or float(
+            self.values[self.best]
+        ) < -_RUNAWAY**2 * (1.0 + abs(float(self.start_values[self.best])))
+
+    def _is_weak(self, point: Point) -> bool:
+        """Whether a saddle may be a minimum's flat surroundings, which more descent would leave."""
+        if point.kind is not Kind.STRICT_SADDLE or self.exam is None or not point.gradient_norm:
+            return False
+        curvatures = self.exam.values
+        is_slight = float(-curvatures.min()) < _WEAK_PART * float(curvatures.max())
+        return is_slight and self.runs[-1].stop is Stop.FINISHED and not self._is_at_rest
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether the last descent ended because nothing lower was found."""
+        return self.last_rest == _RESTS[-1]
+
+    def _descend_on(self, rests: Any) -> bool:
+        """Go on where the descent rested too early; return whether there is something to judge."""
+        before = float(self.values[self.best])
+        if self._newton() and float(self.values[self.best]) < before:
+            self._judge()
+            if self.point is None or self.point.kind is not Kind.NOT_STATIONARY:
+                return True
+        rest = next(rests, None)
+        if rest is None or self.tol is not None:
+            return False
+        self._run(self._lbfgs(rest), self.z, "descent")
+        self._judge()
+        return True
+
+    # ------------------------------------------------------------------------- leaving
+
+    def _leave(self, point: Point) -> bool:
+        """Leave a saddle or a plateau for something lower; return whether that was found."""
+        if point.direction is not None:
+            return self._try(self._kick(point.direction, point.distance), "escape")
+        if point.kind is not Kind.DEGENERATE or not self._is_plateau():
+            return False
+        scale = self._scale()
+        scale = torch.where(scale > 0, scale, scale.max() if bool(scale.max() > 0) else 1.0)
+        for number, size in enumerate(_PLATEAU_NOISES):
+            z = self.z.clone()
+            noise = normals(self.seed, number, z[self.best], stream=_NOISE_STREAM)
+            z[self.best] = self._moved(self.best, size * scale * noise)
+            if self._try(z, "escape"):
+                return True
+        return False
+
+    def _is_plateau(self) -> bool:
+        """Noise is spent where most directions are flat; else the point is in a valley's bottom."""
+        if self.exam is None or self.point is None:
+            return False
+        if not self.exam.is_complete:
+            return abs(self.exam.largest) <= self.exam.noise
+        return 2 * self.point.num_flat > self.land.oracle.dim
+
+    def _moved(self, row: int, move: Tensor) -> Tensor:
+        """A replica displaced by `move` in the user's coordinates, kept inside the bounds."""
+        z, box = self.z[row], self.land.box
+        if box is None:
+            return z + move
+        slope = box.derivatives(z)[1]
+        return z + torch.where(slope > 0, move / slope, 0.0).clamp(-1.0, 1.0)
+
+    def _kick(self, direction: Tensor, distance: float | None) -> Tensor:
+        """The replicas, the best of them moved down along a direction, with noise around it.
+
+        The noise is a step of the paper's rule: it leads out of subspaces in which the gradient,
+        and with it plain descent, would stay.
+        """
+        best = self.best
+        door = self.land.door(best)
+        base, top = float(self.values[best]), distance
+        if top is None:
+            scale = self._scale()
+            scale = torch.where(scale > 0, scale, scale.max() if bool(scale.max() > 0) else 1.0)
+            top = 0.1 / float(torch.linalg.vector_norm(direction / scale))
+        found, lowest = top * direction, math.inf
+        for side in (1.0, -1.0):
+            length, last = top, math.inf
+            for _ in range(_MAX_DOUBLINGS):  # longer while that helps, shorter where it does not
+                value = float(door.value(self._moved(best, side * length * direction)))
+                if not value < min(last, base) and last < base:
+                    break
+                if value < lowest:
+                    found, lowest = side * length * direction, value
+                last = value
+                length *= 2.0 if value < base else 0.25
+                if distance is not None and value < base:
+                    break
+        z = self.z.clone()
+        noise = normals(self.seed, self.num_escapes + 8, z[best], stream=_NOISE_STREAM)
+        size = _NOISE_PART * float(torch.linalg.vector_norm(found)) / math.sqrt(len(noise))
+        z[best] = self._moved(best, found + size * noise)
         return z
+
+    def _try(self, z: Tensor, name: str) -> bool:
+        """Descend from z and keep the end if it is lower; return whether so."""
+        kept = self.z, self.values, self.point, self.exam
+        old = float(self.values[self.best])
+        visible = 0.0 if self.exam is None else self.exam.visible
+        free = self.land.oracle.free()
+        if not bool(torch.isfinite(free.value(z)).all()):
+            return False
+        self._run(self._lbfgs(_RESTS[0]), z, name)
+        size = max(abs(old), abs(float(self.values[self.best])))
+        rounding = 64 * self.land.oracle.unit_roundoff * size
+        gain = old - float(self.values[self.best])
+        if not gain > rounding:
+            self.z, self.values, self.point, self.exam = kept
+            return False
+        self.num_escapes += gain > visible
+        self._judge()
+        return gain > visible
+
+    # ------------------------------------------------------------------------- polish
+
+    def _polish(self) -> None:
+        spent, before = self.spent, float(self.values[self.best])
+        exam, steps = self.exam, self._newton()
+        if not steps:
+            return
+        self._note("polish", "newton", steps, before, spent, "the gradient is at rounding level")
+        # Beside a valley slight curvature comes from the distance to its bottom: look again there.
+        assert exam is not None
+        if float(exam.values[0]) < _WEAK_PART * float(exam.values[-1]):
+            self._judge()
+
+    def _newton(self) -> int:
+        """Newton steps with the Hessian of the judgment, as long as they shorten the gradient."""
+        exam, best = self.exam, self.best
+        if exam is None or not exam.is_convex or self.land.box is not None:
+            return 0
+        door = self.land.door(best)
+        x, value, grad = self.z[best], float(self.values[best]), exam.grad
+        energy, steps = exam.newton_energy, 0
+        for _ in range(_MAX_NEWTON_STEPS):
+            trial = x + exam.newton_step(grad)
+            values, grads = door.value_and_grad(trial)
+            rounding = 8 * self.land.oracle.unit_roundoff * abs(value)
+            left = exam.energy(grads)
+            is_lower = float(values) <= value + (rounding if left < 0.25 * energy else 0.0)
+            if not (is_lower and left < energy):
+                break
+            is_done = left >= 0.25 * energy
+            x, value, grad, energy, steps = trial, float(values), grads, left, steps + 1
+            if is_done or energy == 0.0:
+                break
+        if steps:
+            self.z, self.values = self.z.clone(), self.values.clone()
+            self.z[best], self.values[best] = x, value
+            norm = float(torch.linalg.vector_norm(grad))
+            if self.point is not None:
+                self.point = replace(self.point, gradient_norm=norm, value=value)
+        return steps
 
     # ------------------------------------------------------------------------- the result
 
-    def result(self, point: Point) -> Result:
-        last = self.runs[-1]
-        best = last.best
-        all_x = self.land.to_user(last.x)
+    def result(self, accept_flat: bool) -> Result:
+        best = self.best
+        point = self.point
+        if point is None:
+            norm = float(self.runs[-1].grad_norms[best])
+            text = "the budget was spent before the point could be judged"
+            point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, text)
+        all_x = self.land.to_user(self.z)
+        is_flat = point.kind is Kind.DEGENERATE and point.direction is None
+        is_success = point.kind is Kind.MINIMUM or (accept_flat and is_flat)
+        calls: Mapping[str, int] = getattr(self.land.function, "calls", {})
+        jac = self.land.function.grad(all_x[best : best + 1])[0]
         return Result(
-            x=self._as_user(all_x[best]),
-            fun=float(last.values[best]),
-            jac=self._as_user(self.land.function.grad(all_x[best])),
+            x=self.form.to_user(all_x[best]),
+            fun=float(self.values[best]),
+            jac=self.form.to_user(jac),
             kind=point.kind,
             point=point,
-            success=point.kind is Kind.MINIMUM and self.noise_floor is None,
+            success=is_success and self.noise_floor is None,
             message=self._message(point),
+            phases=tuple(self.phases),
             counts=self.land.oracle.counts.copy(),
+            calls=dict(calls),
             history=_joined([r.history for r in self.runs], self.land),
             search=self.runs[0],
-            polish=last if len(self.runs) > 1 else None,
-            all_x=self._as_user(all_x),
-            all_fun=self._as_user(last.values),
+            polish=self.runs[-1] if len(self.runs) > 1 else None,
+            all_x=self.form.rows_to_user(all_x),
+            all_fun=self._as_user(self.values),
             noise_floor=self.noise_floor,
             num_escapes=self.num_escapes,
             options=self.knobs,
             notes={**self.land.oracle.notes, **self.notes},
         )
 
-    def _as_user(self, tensor: Tensor) -> Array | Tensor:
-        return tensor.clone() if self.is_torch else tensor.numpy().copy()
+    def _as_user(self, values: Tensor) -> Any:
+        return values.clone() if self.form.is_torch else values.numpy().copy()
 
     def _message(self, point: Point) -> str:
         parts = [f"{point.kind.name}: {point.summary}."]
-        replicas, dim = self.runs[-1].x.shape
+        replicas, dim = self.z.shape
         if replicas > 1:
             parts.append(f"It is the best of {replicas} replicas of {dim} coordinates.")
         if self.noise_floor is not None:
@@ -547,15 +1000,13 @@ class Minimization:
                 f"Constant noise keeps the gradient norm near {self.noise_floor:.3g}; the point "
                 "was judged at twice that. It is no success, since the iterate cannot come to rest."
             )
-        before = float(self.runs[0].history.values[0].min())
-        for label, part in zip(self.labels, self.runs, strict=True):
-            best = part.best
-            after, steps = float(part.values[best]), int(part.steps[best])
+        for phase in self.phases:
+            if phase.name == "judgment":
+                continue
             parts.append(
-                f"{steps} step{'' if steps == 1 else 's'} of {label}: f from {before:.6g} to "
-                f"{after:.6g}, {part.messages[best].rstrip('.')}."
+                f"{phase.steps} step{'' if phase.steps == 1 else 's'} of {phase.method}: f from "
+                f"{phase.before:.6g} to {phase.after:.6g}, {phase.message.rstrip('.')}."
             )
-            before = after
         return " ".join(parts)
 
 

@@ -9,6 +9,7 @@ product and counts it. A function arrives as a torch function, or as an object w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from asgld.oracle.functions import torch_function
 
 # Rounding never explains a larger relative asymmetry; differences of gradients stay below it.
 _ASYMMETRY = 1e-3
+# Below this numbers lose digits, since they are denormal: no statement on symmetry.
+_SMALLEST = 1e-290
 
 
 class SymmetricOperator:
@@ -129,7 +132,7 @@ def check_symmetric(matrix: Tensor) -> float:
 
 
 def require_symmetric(asymmetry: float, scale: float) -> None:
-    if asymmetry > _ASYMMETRY * scale:
+    if asymmetry > _ASYMMETRY * scale and scale > _SMALLEST:
         raise ValueError(
             f"the operator is not symmetric: entries differ from their mirror image by "
             f"{asymmetry:.1e} where its size is {scale:.1e}; eigenvalues here need a symmetric "
@@ -177,6 +180,15 @@ class Neighborhood:
             dtype=dtype if isinstance(dtype, torch.dtype) else torch.float64, device=device
         )
         self.has_values = hasattr(self._f, "value")
+        self.dim = self.x.numel()
+        self.unit_roundoff = max(
+            float(getattr(self._f, "unit_roundoff", 0.0)), float(torch.finfo(self.x.dtype).eps)
+        )
+
+    @functools.cached_property
+    def gradient(self) -> Tensor:
+        """The gradient at x."""
+        return self.grad(self.x)
 
     def value(self, y: Tensor) -> float:
         result = torch.as_tensor(self._f.value(y.reshape(self._call_shape)))
@@ -194,6 +206,22 @@ class Neighborhood:
         if y is self.x:
             require_finite(gradient, "grad(x)", ": f is not differentiable at x")
         return gradient
+
+    def product(self, y: Tensor, v: Tensor) -> Tensor:
+        """The Hessian at y times v."""
+        shape = self._call_shape
+        result = torch.as_tensor(self._f.hvp(y.reshape(shape), v.reshape(shape)))
+        return result.detach().reshape(-1).to(self.x)
+
+    def dense_hessian(self) -> tuple[Tensor, Tensor]:
+        """The Hessian at x, made symmetric, and how far each entry is from its mirror image."""
+        if hasattr(self._f, "hessian"):
+            found = torch.as_tensor(self._f.hessian(self.x.reshape(self._call_shape)))
+            matrix = found.detach().reshape(self.dim, self.dim).to(self.x)
+        else:
+            matrix = self.hessian().dense()
+        check_symmetric(matrix)
+        return (matrix + matrix.T) / 2, (matrix - matrix.T).abs()
 
     def hessian(self) -> SymmetricOperator:
         x = self.x.reshape(self._call_shape)

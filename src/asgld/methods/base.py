@@ -68,6 +68,14 @@ class SeededState(State):
     step: int = 0
 
 
+@dataclass(kw_only=True)
+class KnownState(State):
+    """A state that knows f and its gradient at x: the loop looks here before it calls f again."""
+
+    value: Tensor  # (R,)
+    grad: Tensor  # (R, d)
+
+
 @runtime_checkable
 class Method(Protocol):
     """An update rule. Implementations are frozen dataclasses whose fields are its options.

@@ -1,57 +1,82 @@
-"""Plain descent: what finishes a noisy run, and the control that stays at a saddle."""
+"""Plain descent: the fast part of a minimization, and the control that stays at a saddle."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld.methods.base import State
+from asgld.methods.base import KnownState
 from asgld.oracle import Oracle
 
-_ARMIJO = 1e-4
-# Rounding of f: a step may "rise" by this much relative to |f| and still count as descent.
-_ROUNDING = 1e-15
+Array = npt.NDArray[np.float64]
+
+# Wolfe conditions: f falls by this part of the slope, and the slope shrinks to that part.
+_ARMIJO, _WOLFE = 1e-4, 0.9
+# A trial step grows by at most this factor where no upper end is known.
+_LARGEST_GROWTH = 8.0
+# A trial stays this part of the bracket away from its ends.
+_MARGIN = 0.1
+# After so many trials any step that lowers f is taken.
+_PATIENCE = 10
+# The first step, in units of the start's length.
+_FIRST_STEP = 0.1
+# Rounding of f: values that differ by less are equal, and slopes decide.
+_ROUNDING = 8.0
+# A step that promises less than this many roundings of f is not worth taking.
+_INVISIBLE = 1e-3
 
 
 @dataclass(kw_only=True)
-class LBFGSState(State):
-    """Pairs s = x' - x, y = g' - g of the last steps, newest last; an unused pair has rho = 0."""
+class LBFGSState(KnownState):
+    """Pairs s = x' - x, y = g' - g of the last steps; an unused pair has rho = 0."""
 
-    value: Tensor  # (R,)
-    grad: Tensor  # (R, d)
-    steps_s: Tensor  # (memory, R, d)
+    steps_s: Tensor  # (memory, R, d), written in turn
     steps_y: Tensor  # (memory, R, d)
     rho: Tensor  # (memory, R): 1 / s'y
+    num_pairs: int = 0  # written so far
     scale: Tensor  # (R,): the inverse curvature that stands for the unknown rest
+    is_fresh: Tensor  # (R,): no pair is known, so that the next step is a gradient step
+    highest: Tensor  # (R,): the value at the start
 
 
 @dataclass(frozen=True)
 class LBFGS:
-    r"""Limited-memory BFGS with backtracking, all replicas at once; f never rises.
+    r"""Limited-memory BFGS with a strong Wolfe line search, all replicas at once; f never rises.
 
     .. math:: x_{k+1} = x_k - t\, H_k \nabla f(x_k), \qquad
-              f(x_{k+1}) \le f(x_k) + 10^{-4}\, t\, \nabla f(x_k)^\top p_k
+              f(x_{k+1}) \le f(x_k) + 10^{-4}\, t\, \nabla f(x_k)^\top p_k, \qquad
+              |\nabla f(x_{k+1})^\top p_k| \le 0.9\, |\nabla f(x_k)^\top p_k|
 
-    Differs from the textbook in that pairs of negative curvature (:math:`s^\top y \le 0`) are left
-    out, and after one the next step may be twice as long, and in the absence of a Wolfe condition,
-    which those pairs make needless.
+    Where values differ by rounding only, slopes decide alone (Hager and Zhang), so that the
+    gradient comes down to its rounding level. A replica is finished when a gradient step, too,
+    finds no lower value, or when the next step promises less than a thousandth of f's rounding or
+    less than `rest` of what was gained.
 
     Args:
         memory: number of pairs kept.
         scale: length of the first step in units of the gradient, 1 / curvature; by default the
-            first step has length min(1, \|g\|).
-        max_halvings: of one line search; when they do not suffice the replica is finished.
+            first step is a tenth of the start's length, or 1 at the origin.
+        rest: finished where the predicted decrease is at most this part of the whole fall of f.
+        gained: how far f fell before the start, a part of that whole.
+        max_trials: of one line search.
 
     References:
-        Nocedal and Wright: Numerical Optimization, 2nd edition, Algorithm 7.4. Springer 2006.
+        Nocedal and Wright: Numerical Optimization, 2nd edition, Algorithms 3.5 and 7.4. Springer
+        2006.  Hager and Zhang: A new conjugate gradient method with guaranteed descent and an
+        efficient line search. SIAM J. Optim. 16 (2005).
     """
 
     memory: int = 10
     scale: float | None = None
-    max_halvings: int = 40
+    rest: float = 0.0
+    gained: float = 0.0
+    max_trials: int = 25
     # Both are shown by repr, which checkpoints compare.
     name: str = field(default="lbfgs", init=False)
     is_batched: bool = field(default=True, init=False)
@@ -63,91 +88,211 @@ class LBFGS:
         value, grad = oracle.value_and_grad(x0)
         norm = torch.linalg.vector_norm(grad, dim=-1)
         if self.scale is None:
-            scale = 1.0 / norm.clamp(min=1.0)
+            length = _FIRST_STEP * torch.linalg.vector_norm(x0, dim=-1)
+            scale = torch.where(length > 0, length, 1.0) / norm
         else:
             scale = torch.full_like(norm, self.scale)
         pairs = x0.new_zeros(self.memory, *x0.shape)
         return LBFGSState(
             x=x0.clone(),
-            finished=torch.zeros(norm.shape, dtype=torch.bool),
             value=value,
             grad=grad,
             steps_s=pairs,
             steps_y=pairs.clone(),
             rho=x0.new_zeros(self.memory, *norm.shape),
-            scale=scale,
+            scale=torch.where(norm > 0, scale, 0.0),
+            is_fresh=torch.ones_like(norm, dtype=torch.bool),
+            highest=value.clone(),
         )
 
     def step(self, oracle: Oracle, state: LBFGSState) -> LBFGSState:
-        direction = _two_loop(state)
-        slope = _dot(direction, state.grad)
-        # Rounding can spoil the recursion; the gradient is always a descent direction.
-        is_bad = ~(slope < 0)
-        direction = torch.where(is_bad[..., None], -state.scale[..., None] * state.grad, direction)
-        slope = torch.where(is_bad, -state.scale * _dot(state.grad, state.grad), slope)
+        with np.errstate(all="ignore"):  # rows that have stopped hold nan
+            return self._step(oracle, state)
 
-        length, is_found = self._backtrack(oracle, state, direction, slope)
-        moved = torch.where(is_found, length, torch.zeros_like(length))[..., None] * direction
-        x = torch.where(is_found[..., None], state.x + moved, state.x)
-        value, grad = oracle.value_and_grad(x)
-        return self._updated(state, x, value, grad, ~is_found)
-
-    def _backtrack(
-        self, oracle: Oracle, state: LBFGSState, direction: Tensor, slope: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Halve the step of each replica until its value falls enough."""
-        length = torch.ones_like(slope)
-        is_found = torch.zeros_like(slope, dtype=torch.bool)
-        allowance = _ROUNDING * state.value.abs()
-        is_open = slope < 0
-        for _ in range(self.max_halvings):
-            if not bool(is_open.any()):
-                break
-            trial = state.x[is_open] + length[is_open][..., None] * direction[is_open]
-            value = torch.full_like(slope, torch.inf)
-            value[is_open] = oracle.rows(is_open).value(trial)
-            goal = state.value + _ARMIJO * length * slope + allowance
-            is_found = is_found | (is_open & (value <= goal))
-            is_open = is_open & ~is_found
-            length = torch.where(is_open, 0.5 * length, length)
-        return length, is_found
+    def _step(self, oracle: Oracle, state: LBFGSState) -> LBFGSState:
+        grad = state.grad.numpy()
+        direction = _direction(state)
+        slope = _dot(direction, grad)
+        is_bad = ~(slope < 0)  # rounding can spoil the recursion; the gradient always descends
+        if is_bad.any():
+            descent = -state.scale.numpy()[:, None] * grad
+            direction = np.where(is_bad[:, None], descent, direction)
+            slope = _dot(direction, grad)
+        value = state.value.numpy()
+        little = np.maximum(
+            self.rest * (self.gained + state.highest.numpy() - value),
+            _INVISIBLE * oracle.unit_roundoff * np.abs(value),
+        )
+        is_resting = (-0.5 * slope <= little) & ~state.is_fresh.numpy() & (slope < 0)
+        search = _LineSearch(oracle, state, direction, slope)
+        search.run((slope < 0) & ~is_resting & _active(oracle, len(slope)), self.max_trials)
+        return self._updated(state, search, is_resting)
 
     def _updated(
-        self, state: LBFGSState, x: Tensor, value: Tensor, grad: Tensor, is_stuck: Tensor
+        self, state: LBFGSState, search: _LineSearch, is_resting: npt.NDArray[np.bool_]
     ) -> LBFGSState:
-        s, y = x - state.x, grad - state.grad
-        curvature = _dot(s, y)
-        squared = _dot(y, y)
-        is_useful = curvature > 1e-12 * torch.sqrt(_dot(s, s) * squared)
-        rho = torch.where(is_useful, 1.0 / curvature, torch.zeros_like(curvature))
-        scale = torch.where(is_useful, curvature / squared, 2.0 * state.scale)
+        found = search.is_found
+        s, y = search.x - state.x.numpy(), search.grad - state.grad.numpy()
+        curvature, squared = _dot(s, y), _dot(y, y)
+        is_useful = found & (curvature > 1e-12 * np.sqrt(_dot(s, s) * squared))
+        rho = np.where(is_useful, 1.0 / curvature, 0.0)
+        scale = np.where(is_useful, curvature / squared, 2.0 * state.scale.numpy())
+        was_fresh = state.is_fresh.numpy()
+        at = state.num_pairs % self.memory
+        state.steps_s[at], state.steps_y[at] = torch.from_numpy(s), torch.from_numpy(y)
+        state.rho[at] = torch.from_numpy(rho)
+        # A search that failed is repeated along the gradient; if that fails too, this is the end.
+        is_lost = ~found & ~was_fresh & ~is_resting
+        if is_lost.any():
+            state.rho[:, torch.from_numpy(is_lost)] = 0.0
+            scale = np.where(is_lost, state.scale.numpy(), scale)
+        is_over = is_resting | (~found & was_fresh)
         return LBFGSState(
-            x=x,
-            finished=is_stuck,
-            message="the line search found no lower value" if bool(is_stuck.any()) else "",
-            value=value,
-            grad=grad,
-            steps_s=torch.cat((state.steps_s[1:], s[None])),
-            steps_y=torch.cat((state.steps_y[1:], y[None])),
-            rho=torch.cat((state.rho[1:], rho[None])),
-            scale=scale,
+            x=torch.from_numpy(search.x),
+            finished=torch.from_numpy(is_over) if is_over.any() else False,
+            message=_AT_REST if (is_over & is_resting).any() else "no step lowers f",
+            value=torch.from_numpy(search.value),
+            grad=torch.from_numpy(search.grad),
+            steps_s=state.steps_s,
+            steps_y=state.steps_y,
+            rho=state.rho,
+            num_pairs=state.num_pairs + 1,
+            scale=torch.from_numpy(scale),
+            is_fresh=torch.from_numpy(np.where(found, ~is_useful & was_fresh, True)),
+            highest=state.highest,
         )
 
 
-def _two_loop(state: LBFGSState) -> Tensor:
+_AT_REST = "no further step would lower f by more than rounding"
+
+
+class _LineSearch:
+    """Steps t for all rows at once: each row keeps a bracket [low, high] of its own.
+
+    At `low` f has fallen enough and still falls; `high` is too long. A trial that is neither too
+    short nor too long is taken.
+    """
+
+    def __init__(self, oracle: Oracle, state: LBFGSState, direction: Array, slope: Array) -> None:
+        self.oracle, self.start, self.direction, self.slope = (
+            oracle,
+            state.x.numpy(),
+            direction,
+            slope,
+        )
+        self.value0 = state.value.numpy()
+        rows = len(slope)
+        # What is returned: the low end of the bracket, or the trial that was taken.
+        self.x, self.value = self.start.copy(), self.value0.copy()
+        self.grad = state.grad.numpy().copy()
+        self.is_found = np.zeros(rows, np.bool_)
+        self.low, self.low_value, self.low_slope = np.zeros(rows), self.value0.copy(), slope.copy()
+        self.high = np.full(rows, np.inf)
+        self.high_value, self.high_slope = np.full(rows, np.nan), np.full(rows, np.nan)
+        self.allowance = _ROUNDING * oracle.unit_roundoff * np.abs(self.value0)
+
+    def run(self, is_open: npt.NDArray[np.bool_], max_trials: int) -> None:
+        length = np.ones(len(self.slope))
+        for number in range(max_trials):
+            if number > _PATIENCE:  # a step that lowers f will do
+                is_open &= ~self.is_found
+            rows = np.flatnonzero(is_open)
+            if len(rows) == 0:
+                return
+            is_done = self._try(rows, length[rows])
+            is_open[rows[is_done]] = False
+            for r in rows[~is_done].tolist():
+                length[r] = self._next(r, length[r])
+                is_open[r] = not math.isnan(length[r])
+
+    def _try(self, rows: npt.NDArray[np.int64], t: Array) -> npt.NDArray[np.bool_]:
+        """Evaluate the trials of some rows, and move their brackets; return who is done."""
+        direction, slope = self.direction[rows], self.slope[rows]
+        x = self.start[rows] + t[:, None] * direction
+        view = self.oracle if len(rows) == len(self.slope) else self.oracle.rows(rows)
+        values, grads = view.value_and_grad(torch.from_numpy(x))
+        value, grad = values.numpy(), grads.numpy()
+        trial_slope = _dot(grad, direction)
+        change = value - self.value0[rows]
+        is_lower = change <= _ARMIJO * t * slope
+        # Within rounding the slope stands for the value.
+        is_flat = np.abs(change) <= self.allowance[rows]
+        is_lower |= is_flat & (trial_slope <= -(1 - 2 * _ARMIJO) * slope)
+        is_lower &= np.isfinite(trial_slope)
+        is_short = is_lower & (trial_slope < _WOLFE * slope)
+        is_done: npt.NDArray[np.bool_] = is_lower & (np.abs(trial_slope) <= -_WOLFE * slope)
+        is_kept = is_short | is_done
+        kept = rows[is_kept]
+        self.x[kept], self.value[kept], self.grad[kept] = x[is_kept], value[is_kept], grad[is_kept]
+        self.is_found[kept] = True
+        self.low_before = self.low.copy(), self.low_slope.copy()
+        short = rows[is_short]
+        self.low[short], self.low_value[short] = t[is_short], value[is_short]
+        self.low_slope[short] = trial_slope[is_short]
+        is_long = ~is_kept
+        long = rows[is_long]
+        self.high[long], self.high_value[long] = t[is_long], value[is_long]
+        self.high_slope[long] = trial_slope[is_long]
+        return is_done
+
+    def _next(self, r: int, t: float) -> float:
+        """The next trial of a row; nan where the bracket has shrunk to nothing."""
+        low, high, slope = float(self.low[r]), float(self.high[r]), float(self.low_slope[r])
+        if math.isinf(high):
+            before, slope_before = (float(a[r]) for a in self.low_before)
+            bend = (slope - slope_before) / (low - before) if low > before else 0.0
+            guess = low - slope / bend if bend > 0 else math.inf
+            return min(max(guess, 2.0 * low), _LARGEST_GROWTH * low)
+        width = high - low
+        if width <= 1e-14 * high:
+            return math.nan
+        guess = math.nan
+        high_value, high_slope = float(self.high_value[r]), float(self.high_slope[r])
+        if math.isfinite(high_value) and math.isfinite(high_slope):
+            rise = high_value - float(self.low_value[r])
+            if abs(rise) <= float(self.allowance[r]):
+                guess = low - slope * width / (high_slope - slope) if high_slope > 0 else math.nan
+            else:
+                guess = low + width * _cubic(rise / width, slope, high_slope)
+        if math.isnan(guess):
+            guess = low + (0.5 if low > 0 else _MARGIN) * width
+        return min(max(guess, low + _MARGIN * width), high - _MARGIN * width)
+
+
+def _cubic(rise: float, slope: float, end_slope: float) -> float:
+    """Where a cubic on [0, 1] with these end slopes, and this rise, has its minimum; or nan."""
+    a = slope + end_slope - 3.0 * rise
+    root = a * a - slope * end_slope
+    if not root >= 0:
+        return math.nan
+    root = math.sqrt(root)
+    bottom = end_slope - slope + 2.0 * root
+    return 1.0 - (end_slope + root - a) / bottom if bottom > 0 else math.nan
+
+
+def _direction(state: LBFGSState) -> Array:
     """The direction -H g (Nocedal and Wright, Algorithm 7.4), for each replica."""
-    q = state.grad.clone()
-    memory = len(state.rho)
-    weights = torch.zeros_like(state.rho)
-    for i in reversed(range(memory)):
-        weights[i] = state.rho[i] * _dot(state.steps_s[i], q)
-        q -= weights[i][..., None] * state.steps_y[i]
-    q *= state.scale[..., None]
-    for i in range(memory):
-        correction = weights[i] - state.rho[i] * _dot(state.steps_y[i], q)
-        q += correction[..., None] * state.steps_s[i]
-    return -q
+    q: Array = -state.grad.numpy()
+    all_s, all_y, all_rho = state.steps_s.numpy(), state.steps_y.numpy(), state.rho.numpy()
+    memory = len(all_rho)
+    newest_first = [(state.num_pairs - 1 - j) % memory for j in range(min(state.num_pairs, memory))]
+    weights = []
+    for i in newest_first:
+        weight = all_rho[i] * _dot(all_s[i], q)
+        q = q - weight[:, None] * all_y[i]
+        weights.append(weight)
+    q = q * state.scale.numpy()[:, None]
+    for i, weight in zip(reversed(newest_first), reversed(weights), strict=True):
+        correction = weight - all_rho[i] * _dot(all_y[i], q)
+        q = q + correction[:, None] * all_s[i]
+    return q
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1)
+def _dot(a: Array, b: Array) -> Array:
+    products: Array = np.einsum("ij,ij->i", a, b)
+    return products
+
+
+def _active(oracle: Oracle, rows: int) -> npt.NDArray[np.bool_]:
+    """The replicas that still run: the others get no answers."""
+    return np.ones(rows, np.bool_) if oracle.session is None else oracle.session.active.copy()

@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from asgld.oracle.costs import KINDS, Costs, Counts, IntArray
 from asgld.oracle.functions import Function
 
 BoolArray = npt.NDArray[np.bool_]
+
+_UNIT_ROUNDOFF = float(np.finfo(np.float64).eps)
+_COUNTED_AS = {"value_and_grad": "grad"}
 
 
 class BudgetExhausted(RuntimeError):
@@ -234,6 +237,11 @@ class Oracle:
         return dict(getattr(self.function, "notes", {}))
 
     @property
+    def unit_roundoff(self) -> float:
+        """Relative rounding error of a number in the type in which f computes."""
+        return float(getattr(self.function, "unit_roundoff", _UNIT_ROUNDOFF))
+
+    @property
     def is_free(self) -> bool:
         return self._ledger is None
 
@@ -304,8 +312,8 @@ class Oracle:
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Both, at the price of the gradient."""
         self._check_needs("value")
-        gradient = self._call("grad", x)
-        return self._call("value", x, is_charged=False), gradient
+        joint = self._call("value_and_grad", x)
+        return joint[..., -1], joint[..., :-1]
 
     def hvp(self, x: Tensor, v: Tensor) -> Tensor:
         """The Hessian at x times v, of x's shape."""
@@ -358,7 +366,7 @@ class Oracle:
             self._check_batch(kind, x, indices)
         self._check_needs(kind)
         keep = self._admit(kind, x, indices, is_charged)
-        call = getattr(self.function, kind)
+        call = self._function_of(kind)
         if keep is None:
             result: Tensor = call(x, *vectors) if indices is None else call(x, *vectors, indices)
             if session is not None and self._rows is None:
@@ -381,13 +389,26 @@ class Oracle:
         full[mask] = result
         return full.reshape(shape)
 
+    def _function_of(self, kind: str) -> Callable[..., Tensor]:
+        call: Callable[..., Any] = getattr(self.function, kind, self._value_and_grad)
+        if kind == "value_and_grad":
+            # One tensor: the gradient, and the value as its last entry.
+            return lambda x: torch.cat([part.view(*x.shape[:-1], -1) for part in call(x)[::-1]], -1)
+        return call
+
+    def _value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.function.value(x), self.function.grad(x)
+
     def _result_shape(self, kind: str) -> tuple[int, ...]:
         if kind.endswith("value"):
             return ()
+        if kind == "value_and_grad":
+            return (self.dim + 1,)
         return (self.dim, self.dim) if kind == "hessian" else (self.dim,)
 
     def _check_needs(self, kind: str) -> None:
         session = self.session
+        kind = _COUNTED_AS.get(kind, kind)
         if session is not None and kind not in session.needs:
             raise RuntimeError(
                 f"method {session.name!r} called oracle.{kind}, but its `needs` declares only "
@@ -440,7 +461,7 @@ class Oracle:
                 return None
             if ledger.charge_all(charge):
                 if indices is None and stated is None:
-                    call = getattr(self.function, kind)
+                    call = self._function_of(kind)
                     session.known[kind] = _Known(x.shape, charge, ledger.charge_all, call)
                 return None
         replicas = np.arange(num_rows) if self._rows is None else self._rows
@@ -461,6 +482,7 @@ class Oracle:
     def _charge(
         self, kind: str, indices: Tensor | None, stated: Mapping[str, Mapping[str, int]]
     ) -> _Charge:
+        kind = _COUNTED_AS.get(kind, kind)
         n = 1 if self.num_samples is None else self.num_samples
         batch = n if indices is None else indices.shape[-1]
         prefix = "sample_" if kind.startswith("sample_") else ""

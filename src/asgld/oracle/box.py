@@ -165,6 +165,10 @@ class Reparametrized:
         return dict(getattr(self.function, "notes", {}))
 
     @property
+    def unit_roundoff(self) -> float:
+        return float(getattr(self.function, "unit_roundoff", torch.finfo(torch.float64).eps))
+
+    @property
     def charges(self) -> dict[str, Mapping[str, int]]:
         """As the inner function's; a product needs a gradient too."""
         inner: dict[str, Mapping[str, int]] = dict(getattr(self.function, "charges", {}))
@@ -184,6 +188,13 @@ class Reparametrized:
     def grad(self, z: Tensor) -> Tensor:
         x, slope, _ = self.box.derivatives(z)
         return slope * self.function.grad(x)
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        if not hasattr(self.function, "value_and_grad"):
+            return self.value(z), self.grad(z)
+        x, slope, _ = self.box.derivatives(z)
+        value, grad = self.function.value_and_grad(x)
+        return value, slope * grad
 
     def hvp(self, z: Tensor, v: Tensor) -> Tensor:
         x, slope, bend = self.box.derivatives(z)

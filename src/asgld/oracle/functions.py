@@ -3,7 +3,8 @@
 A problem of `asgld.problems` states its own derivatives. A user brings `fun(x)` alone, in torch or
 in NumPy. `torch_function` and `numpy_function` add what is missing, by automatic differentiation or
 by differences, and note how each derivative is obtained, so that a result can say so. Points have
-shape (..., dim), one row per replica; user callables see one row of shape (dim,) at a time.
+shape (..., dim), one row per replica; user callables see one row of shape (dim,) at a time, or all
+rows at once under `torch.func.vmap`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-# Steps of central differences in float64: they balance the truncation error of order h^2 against
-# rounding of order eps / h. A gradient that is itself a difference carries rounding eps^(2/3).
-_EPS = float(np.finfo(np.float64).eps)
-_STEP = _EPS ** (1 / 3)
-_STEP_OF_DIFFERENCES = _EPS ** (1 / 6)
+from asgld.oracle.differences import Bounds, contradicts, gradient_of_values, product_of_gradients
 
 RowCall = Callable[..., Any]
+
+_EPS = float(np.finfo(np.float64).eps)
+# A gradient that is itself a difference carries rounding of eps^(2/3), and its own truncation: it
+# counts as one with half of the digits.
+_LOSS = 0.5
+# Columns of a Hessian that are computed in one go, and numbers that such a batch may hold.
+_MAX_COLUMNS = 128
+_MAX_BATCH = 2**22
 
 
 @runtime_checkable
@@ -36,7 +41,8 @@ class Function(Protocol):
     `num_samples` is n where f is a mean over n samples, else None; `sample_grad(x, indices)` then
     is the gradient of the mean over `indices`, of shape (batch,) or (..., batch). A function may
     also have `notes`, sentences on how derivatives are obtained, and `charges`, what a call really
-    costs: {"hvp": {"grad": 2}} where a Hessian-vector product is a difference of two gradients.
+    costs: {"hvp": {"grad": 2}} where a Hessian-vector product is a difference of two gradients;
+    `value_and_grad(x)`, both in one evaluation; and `unit_roundoff`, the precision it computes in.
     """
 
     @property
@@ -49,35 +55,62 @@ class Function(Protocol):
     def hessian(self, x: Tensor) -> Tensor: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Route:
-    """One way to compute one derivative, for one row: (x[, v], indices) -> array."""
+    """One way to compute one derivative, for rows: (x[, v][, indices]) -> (R, ...)."""
 
     call: RowCall
     argument: str  # which argument of the user it evaluates; errors name it
     note: str
     charge: Mapping[str, int] | None = None
+    dense: RowCall | None = None  # of a product: the whole Hessian in one go
+    is_automatic: bool = False  # of a product: it is compared with differences at its first use
 
 
-@dataclass
+class _Fault(Exception):
+    """An error of a user's callable, where no other route would help; `build(kind)` is raised."""
+
+    def __init__(self, build: Callable[[str], Exception]) -> None:
+        super().__init__()
+        self.build = build
+
+
+@dataclass(eq=False)
 class UserFunction:
-    """A Function made of routes that evaluate one row; see `torch_function`, `numpy_function`.
+    """A Function made of routes; see `torch_function`, `numpy_function`.
 
-    The routes of a kind are tried in order, and the first that works is kept.
+    The routes of a kind are tried in order, and the first that works is kept. The first product by
+    automatic differentiation is compared with differences of gradients, see
+    `asgld.oracle.differences.contradicts`: two gradients where they agree, six at most, once for
+    each function.
+
+    =============  ================================================================================
+    notes          how each derivative is obtained, and other remarks
+    calls          how often each callable of the user was called, failed calls included, by the
+                   name of its argument; a call on all rows at once is one call
+    unit_roundoff  relative spacing of the numbers that `fun` computes with: 2.2e-16, or 1.2e-7
+                   where its result is float32
+    dtype          the type in which x is given to torch functions; None is float64
+    =============  ================================================================================
     """
 
     dim: int
     num_samples: int | None
-    routes: dict[str, list[Route]]
     can_vectorize: bool
+    routes: dict[str, list[Route]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    _has_checked_hvp: bool = False
+    calls: dict[str, int] = field(default_factory=dict)
+    unit_roundoff: float = _EPS
+    dtype: torch.dtype | None = None
+    _other_dtypes: list[torch.dtype] = field(default_factory=list)
+    _has_checked: bool = False
+    _noted: set[str] = field(default_factory=set)
 
     @property
     def charges(self) -> dict[str, Mapping[str, int]]:
         own = {kind: routes[0].charge for kind, routes in self.routes.items()}
         product = own["hvp"]
-        if own["hessian"] is None and product is not None:
+        if own.get("hessian") is None and product is not None:
             own["hessian"] = {kind: self.dim * times for kind, times in product.items()}
         return {
             name: charge
@@ -87,95 +120,319 @@ class UserFunction:
         }
 
     def value(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
-        return self._evaluate("value", (), x, indices=indices)
+        values: Tensor = self._evaluate("value", x, indices=indices)
+        return values.reshape(x.shape[:-1])
 
     def grad(self, x: Tensor, indices: Tensor | None = None) -> Tensor:
-        return self._evaluate("grad", (self.dim,), x, indices=indices)
+        gradients: Tensor = self._evaluate("grad", x, indices=indices)
+        return gradients.reshape(x.shape)
+
+    def value_and_grad(self, x: Tensor, indices: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Both, by one call of `fun` where it gives both."""
+        if "value_and_grad" not in self.routes:
+            return self.value(x, indices), self.grad(x, indices)
+        values, gradients = self._evaluate("value_and_grad", x, indices=indices)
+        return values.reshape(x.shape[:-1]), gradients.reshape(x.shape)
 
     def hvp(self, x: Tensor, v: Tensor, indices: Tensor | None = None) -> Tensor:
-        return self._evaluate("hvp", (self.dim,), x, v, indices=indices)
+        products: Tensor = self._evaluate("hvp", x, v, indices=indices)
+        return products.reshape(x.shape)
 
     def hessian(self, x: Tensor) -> Tensor:
-        return self._evaluate("hessian", (self.dim, self.dim), x)
+        matrices: Tensor = self._evaluate("hessian", x)
+        return matrices.reshape(*x.shape, self.dim)
 
     sample_value, sample_grad, sample_hvp = value, grad, hvp
 
-    def _evaluate(
-        self, kind: str, shape: tuple[int, ...], *points: Tensor, indices: Tensor | None = None
-    ) -> Tensor:
-        lead = points[0].shape[:-1]
+    # -------------------------------------------------------------------------------- for routes
+
+    def counted(self, argument: str, call: RowCall) -> RowCall:
+        """`call`, counted under the name of its argument."""
+        self.calls.setdefault(argument, 0)
+
+        def wrapped(*arguments: Any) -> Any:
+            self.calls[argument] += 1
+            return call(*arguments)
+
+        return wrapped
+
+    def computes_in(self, dtype: torch.dtype) -> None:
+        """Take note of the type of a result of `fun`."""
+        if dtype.is_floating_point and torch.finfo(dtype).eps > self.unit_roundoff:
+            self.unit_roundoff = float(torch.finfo(dtype).eps)
+            self.notes.setdefault("dtype", f"`fun` computes in {_name(dtype)}")
+
+    def by_row(self, argument: str, call: RowCall, shape: tuple[int, ...]) -> RowCall:
+        """A callable of one row, (x[, v][, indices]) -> shape, as a callable of rows."""
+
+        def rows_call(*rows: Tensor) -> Tensor:
+            num_rows = len(rows[0])
+            if num_rows > 1 and self.can_vectorize:
+                result: Tensor = torch.func.vmap(call)(*rows)
+                return _checked(result, (num_rows, *shape), argument, rows[0])
+            results = []
+            for number, row in enumerate(zip(*rows, strict=True)):
+                try:
+                    result = call(*row)
+                except Exception as error:
+                    raise _raised(argument, error, number, num_rows, row[0]) from error
+                if not shape:
+                    self.computes_in(_dtype(result))
+                results.append(_checked(result, shape, argument, row[0]))
+            return torch.stack(results)
+
+        return rows_call
+
+    # -------------------------------------------------------------------------------- inside
+
+    def _evaluate(self, kind: str, *points: Tensor, indices: Tensor | None = None) -> Any:
         rows = [p.detach().reshape(-1, self.dim) for p in points]
         if indices is not None:
+            lead = points[0].shape[:-1]
             rows.append(indices.expand((*lead, indices.shape[-1])).reshape(len(rows[0]), -1))
-        routes = self.routes[kind]
+        is_by_products = kind == "hessian" and kind not in self.routes
+        routes = self.routes["hvp" if is_by_products else kind]
         while True:
             route = routes[0]
+            call = self._columns(route) if is_by_products else route.call
             try:
-                result = self._map(kind, route, shape, rows)
-            except (RuntimeError, TypeError, ValueError) as error:
+                result = self._attempt(call, rows)
+            except _Fault as fault:
+                raise fault.build(kind) from fault.__cause__
+            except Exception as error:
                 if len(routes) == 1:
-                    raise
-                routes.pop(0)
-                reason = str(error.__cause__ or error).splitlines()[0]
-                self.notes[kind] = f"{routes[0].note}, since {route.note} failed: {reason}"
+                    raise _raised(route.argument, error, 0, len(rows[0]), rows[0][0]).build(
+                        kind
+                    ) from error
+                self._drop(routes, f"failed: {_first_line(error)}")
                 continue
-            if kind == "hvp" and not self._has_checked_hvp:
-                if len(routes) > 1 and self._is_wrong(rows, result):
-                    routes.pop(0)
-                    self.notes[kind] = f"{routes[0].note}, since {route.note} gave a wrong product"
+            if route.is_automatic and not self._has_checked:
+                if self._is_wrong(route, rows):
+                    self._drop(routes, "gave a wrong product")
                     continue
-                self._has_checked_hvp = True
-            self.notes.setdefault(kind, route.note)
-            return result.reshape((*lead, *shape))
+                self._has_checked = True
+            if kind not in self._noted:
+                self._noted.add(kind)
+                if is_by_products:
+                    self.notes["hessian"] = "columns by products"
+                of = {"value_and_grad": "grad"} | ({"hessian": "hvp"} if is_by_products else {})
+                self.notes.setdefault(of.get(kind, kind), route.note)
+            return result
 
-    def _is_wrong(self, rows: list[Tensor], products: Tensor) -> bool:
-        """Whether differences of gradients contradict the first row's product.
+    def _drop(self, routes: list[Route], reason: str) -> None:
+        """Give up the first of the routes of a product."""
+        dropped = routes.pop(0)
+        self.notes["hvp"] = f"{routes[0].note}, since {dropped.note} {reason}"
+
+    def _attempt(self, call: RowCall, rows: list[Tensor]) -> Any:
+        """Call in the type that `fun` takes: float64, else the first smaller one that it takes."""
+        try:
+            return self._at_once(call, rows)
+        except Exception as error:
+            refusal = error
+        cause = refusal.__cause__ or refusal
+        if self.dtype is not None or not _is_mismatch(cause):
+            raise refusal
+        while self._other_dtypes:
+            self.dtype = self._other_dtypes.pop(0)
+            try:
+                result = self._at_once(call, rows)
+            except Exception:
+                self.dtype = None
+                continue
+            self.computes_in(self.dtype)
+            self.notes["dtype"] = (
+                f"x is given in {_name(self.dtype)}, since `fun` does not take float64: "
+                f"{_first_line(cause)}"
+            )
+            return result
+        raise refusal
+
+    def _at_once(self, call: RowCall, rows: list[Tensor]) -> Any:
+        """Call on all rows at once where the function can be vectorized, else one by one."""
+        if len(rows[0]) == 1 or not self.can_vectorize:
+            return call(*rows)
+        try:
+            return call(*rows)
+        except Exception as error:  # vmap refuses in many ways; rows one by one decide
+            vmap_error = error
+        self.can_vectorize = False
+        try:
+            result = call(*rows)
+        except Exception:
+            self.can_vectorize = True
+            raise
+        reason = _first_line(vmap_error)
+        self.notes["rows"] = f"evaluated one by one, since vmap failed: {reason}"
+        return result
+
+    def _columns(self, route: Route) -> RowCall:
+        """Hessians by products with the columns of the identity."""
+        if route.dense is not None:
+            return route.dense
+
+        def columns(x: Tensor) -> Tensor:
+            basis = torch.eye(self.dim, dtype=x.dtype, device=x.device)
+            matrices: Tensor = route.call(x.repeat_interleave(self.dim, 0), basis.repeat(len(x), 1))
+            return matrices
+
+        return columns
+
+    def _is_wrong(self, route: Route, rows: list[Tensor]) -> bool:
+        """Whether gradients around the first row contradict the products of a route.
 
         torch returns zeros for some functions that it cannot differentiate twice, and curvature
-        that is silently zero would pass for a minimum. Two differences must agree with each other
-        before they are believed.
+        that is silently zero would pass for a minimum.
         """
         grad = self.routes["grad"][0].call
-        row = [r[0] for r in rows]
-        fine, coarse = (_differences_of(grad, step)(*row) for step in (_STEP, 10 * _STEP))
-        scale = float(torch.maximum(fine.norm(), products[0].norm()))
-        is_consistent = float((fine - coarse).norm()) <= 1e-2 * scale
-        return is_consistent and float((fine - products[0]).norm()) > 0.1 * scale
+        indices = [r[:1] for r in rows[1:] if not r.is_floating_point()]
+        try:
+            return contradicts(grad, route.call, rows[0][:1], *indices, eps=self.unit_roundoff)
+        except Exception:  # a step may leave the domain of f, which proves nothing
+            return False
 
-    def _map(self, kind: str, route: Route, shape: tuple[int, ...], rows: list[Tensor]) -> Tensor:
-        """Evaluate a route on every row, all at once where the function can be vectorized."""
-        num_rows = len(rows[0])
-        if num_rows > 1 and self.can_vectorize:
-            if kind == "grad" and kind not in self.notes:
-                # Under vmap a value cut off from x has gradient zero; one row alone is an error.
-                self._one_by_one(kind, route, shape, [r[:1] for r in rows])
-            try:
-                result: Tensor = torch.func.vmap(route.call)(*rows)
-                return _checked(result, (num_rows, *shape), kind, route.argument, rows[0])
-            except Exception as error:  # vmap refuses in many ways; rows one by one decide
-                vmap_error = error
-            results = self._one_by_one(kind, route, shape, rows)
-            self.can_vectorize = False
-            reason = str(vmap_error).strip().splitlines()[0] if str(vmap_error) else "no reason"
-            self.notes["rows"] = f"evaluated one by one, since vmap failed: {reason}"
-            return results
-        return self._one_by_one(kind, route, shape, rows)
 
-    def _one_by_one(
-        self, kind: str, route: Route, shape: tuple[int, ...], rows: list[Tensor]
-    ) -> Tensor:
+class _Autograd:
+    """Routes of a torch function by automatic differentiation.
+
+    Rows that are evaluated together are independent, so that the gradient of the sum of their
+    values has the gradient of each in its row, and likewise the products.
+    """
+
+    def __init__(self, function: UserFunction, fun: RowCall) -> None:
+        self.function, self.fun = function, fun
+        self.calls = function.calls
+        self.calls.setdefault("fun", 0)
+
+    def row_value(self, x: Tensor, *indices: Tensor) -> Tensor:
+        """f at one row, as a scalar of x's type."""
+        self.calls["fun"] += 1
+        dtype = self.function.dtype
+        result = self.fun(x if dtype is None else x.to(dtype), *indices)
+        if not isinstance(result, Tensor):
+            raise TypeError(
+                f"`fun` must return a scalar tensor, got {type(result).__name__}; leave out .item()"
+                " and float(), which cut it off from x, or for NumPy functions use NumPy arrays as "
+                "x0"
+            )
+        if result.dtype != x.dtype or result.device != x.device:
+            if result.is_complex():
+                raise TypeError(f"`fun` must return a real number, got {_name(result.dtype)}")
+            self.function.computes_in(result.dtype)
+            result = result.to(x)
+        if result.dim() == 0:
+            return result
+        if result.numel() != 1:
+            raise ValueError(f"`fun` must return a scalar, got shape {tuple(result.shape)}")
+        return result.reshape(())
+
+    def values(self, x: Tensor, *indices: Tensor) -> Tensor:
+        """f at x, (d,) or (R, d)."""
+        if x.dim() == 2 and self.function.can_vectorize:
+            together: Tensor = torch.func.vmap(self.row_value)(x, *indices)
+            return together
+        rows = [x] if x.dim() == 1 else list(x)
         results = []
-        for number, row in enumerate(zip(*rows, strict=True)):
+        for number, row in enumerate(rows):
+            batch = (i.reshape(-1, i.shape[-1])[number] for i in indices)
             try:
-                result = route.call(*row)
+                results.append(self.row_value(row, *batch))
             except Exception as error:
-                raise RuntimeError(
-                    f"`{route.argument}` raised {type(error).__name__}: {error} "
-                    f"(oracle call `{kind}`, row {number} of {len(rows[0])}, "
-                    f"x = {_short(row[0])}){_remedy(error)}"
-                ) from error
-            results.append(_checked(result, shape, kind, route.argument, row[0]))
-        return torch.stack(results)
+                raise _raised("fun", error, number, len(rows), row) from error
+        return results[0] if x.dim() == 1 else torch.stack(results)
+
+    def value(self, x: Tensor, *indices: Tensor) -> Tensor:
+        return self.values(_leaf(x).clone(), *indices).detach()
+
+    def value_and_grad(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = _leaf(x).requires_grad_(True)
+        with torch.enable_grad():
+            values = self.values(leaf, *indices)
+        return values.detach(), self._gradient(values, leaf)
+
+    def grad(self, x: Tensor, *indices: Tensor) -> Tensor:
+        return self.value_and_grad(x, *indices)[1]
+
+    def _gradient(self, values: Tensor, leaf: Tensor, create_graph: bool = False) -> Tensor:
+        gradient: Tensor | None = None
+        if values.requires_grad:
+            total = values if values.dim() == 0 else values.sum()
+            (gradient,) = torch.autograd.grad(
+                total, leaf, create_graph=create_graph, allow_unused=True
+            )
+        if gradient is None:
+            raise _cut_off(leaf)
+        return gradient
+
+    def product(self, x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
+        """Reverse over reverse."""
+        leaf = _leaf(x).requires_grad_(True)
+        with torch.enable_grad():
+            gradient = self._gradient(self.values(leaf, *indices), leaf, create_graph=True)
+        if not gradient.requires_grad:  # f is linear
+            return torch.zeros_like(leaf)
+        return torch.autograd.grad(gradient, leaf, v.reshape(leaf.shape), materialize_grads=True)[0]
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """Reverse over reverse, for many columns of the identity at once."""
+        num_rows, dim = x.shape
+        at_once = max(1, _MAX_BATCH // dim**2)
+        if num_rows > at_once:
+            return torch.cat(
+                [self.hessian(part).reshape(-1, dim, dim) for part in torch.split(x, at_once)]
+            )
+        leaf = _leaf(x).requires_grad_(True)
+        with torch.enable_grad():
+            gradient = self._gradient(self.values(leaf), leaf, create_graph=True)
+        if not gradient.requires_grad:
+            return x.new_zeros(num_rows, dim, dim)
+        basis = torch.eye(dim, dtype=x.dtype, device=x.device)
+        if leaf.dim() == 2:
+            basis = basis[:, None].expand(dim, num_rows, dim)
+        parts = [_pullback(gradient, leaf, part) for part in torch.split(basis, _MAX_COLUMNS)]
+        columns = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return columns if leaf.dim() == 1 else columns.movedim(0, 1)
+
+    def forward_over_reverse(self, x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
+        _load_forward_mode()
+
+        def row_product(x: Tensor, v: Tensor, *batch: Tensor) -> Tensor:
+            gradient = torch.func.grad(lambda y: self.row_value(y, *batch))
+            product: Tensor = torch.func.jvp(gradient, (x,), (v,))[1]
+            return product
+
+        if len(x) > 1 and self.function.can_vectorize:
+            together: Tensor = torch.func.vmap(row_product)(x, v, *indices)
+            return together.detach()
+        rows = zip(x, v, *indices, strict=True)
+        return torch.stack([row_product(*row) for row in rows]).detach()
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """Rows as what autograd differentiates: a single row without its leading axis."""
+    return x.detach() if len(x) > 1 else x.detach().reshape(-1)
+
+
+def _pullback(gradient: Tensor, leaf: Tensor, vectors: Tensor) -> Tensor:
+    """The Hessian times each of the vectors, all at once where autograd can."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of operations that vmap evaluates one by one
+            together: Tensor = torch.autograd.grad(
+                gradient,
+                leaf,
+                vectors,
+                retain_graph=True,
+                is_grads_batched=True,
+                materialize_grads=True,
+            )[0]
+            return together
+    except Exception:  # vmap refuses in many ways
+        each = [
+            torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
+            for v in vectors
+        ]
+        return torch.stack(each)
 
 
 def torch_function(
@@ -186,8 +443,12 @@ def torch_function(
     hvp: RowCall | None = None,
     hess: RowCall | None = None,
     num_samples: int | None = None,
+    bounds: Bounds | None = None,
 ) -> UserFunction:
     """Make a Function of a torch `fun(x)`, or `fun(x, indices)` with `num_samples`.
+
+    x is given in float64. Where `fun` refuses that, since its own constants are float32, x is given
+    in float32 and results are cast back; `unit_roundoff` and `notes` then say so.
 
     Args:
         fun: takes x of shape (dim,), returns a scalar tensor; with `num_samples`, the mean over the
@@ -195,67 +456,72 @@ def torch_function(
         dim: number of coordinates.
         jac, hvp, hess: optional derivatives jac(x), hvp(x, v), hess(x), each with a last argument
             `indices` where `num_samples` is given. Without them autograd differentiates: products
-            forward over reverse, else reverse over reverse, else by differences of gradients.
+            reverse over reverse, else forward over reverse, else by differences of gradients.
         num_samples: n, where `fun` is a mean over n samples.
+        bounds: lower and upper limits of shape (dim,), which differences do not cross.
 
     >>> f = torch_function(lambda x: (x**4).sum() / 4, dim=2)
     >>> x = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     >>> f.grad(x), f.hvp(x, torch.ones_like(x))
     (tensor([[1., 8.]], dtype=torch.float64), tensor([[ 3., 12.]], dtype=torch.float64))
+    >>> f.calls  # the first product is checked by two gradients and one product more
+    {'fun': 5}
     """
+    function = UserFunction(dim, num_samples, can_vectorize=True)
+    function._other_dtypes.extend((torch.float32, torch.bfloat16, torch.float16))
 
-    def at(x: Tensor, indices: Tensor | None) -> Callable[[Tensor], Tensor]:
+    def with_samples(call: RowCall) -> RowCall:
+        """Called without indices, a mean over samples is over all of them."""
         if num_samples is None:
-            return lambda y: _scalar(fun(y))
-        batch = torch.arange(num_samples, device=x.device) if indices is None else indices
-        return lambda y: _scalar(fun(y, batch))
+            return call
 
-    def value(x: Tensor, indices: Tensor | None = None) -> Tensor:
-        return at(x, indices)(x)
+        def wrapped(*row: Tensor) -> Any:
+            if row[-1].is_floating_point():
+                row = (*row, torch.arange(num_samples, device=row[0].device))
+            return call(*row)
 
-    def grad(x: Tensor, indices: Tensor | None = None) -> Tensor:
-        f = at(x, indices)
-        if torch._C._functorch.is_batchedtensor(x):
-            batched: Tensor = torch.func.grad(f)(x)
-            return batched
-        with torch.enable_grad():
-            point = x.detach().requires_grad_(True)
-            result = f(point)
-            if not result.requires_grad:
-                raise ValueError(
-                    "the value does not depend on x through torch operations, so autograd cannot "
-                    "differentiate it; give jac= or compute with torch only"
-                )
-            gradient: Tensor = torch.autograd.grad(result, point)[0]
-            return gradient
+        return wrapped
 
-    def forward_over_reverse(x: Tensor, v: Tensor, indices: Tensor | None = None) -> Tensor:
-        _load_forward_mode()
-        product: Tensor = torch.func.jvp(torch.func.grad(at(x, indices)), (x,), (v,))[1]
-        return product
+    def given(name: str, call: RowCall, shape: tuple[int, ...]) -> RowCall:
+        counted = function.counted(name, with_samples(call))
 
-    def reverse_over_reverse(x: Tensor, v: Tensor, indices: Tensor | None = None) -> Tensor:
-        product: Tensor = torch.func.vjp(torch.func.grad(at(x, indices)), x)[1](v)[0]
-        return product
+        def cast(*row: Tensor) -> Any:
+            if function.dtype is not None:
+                row = tuple(t.to(function.dtype) if t.is_floating_point() else t for t in row)
+            result = counted(*row)
+            return result if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
 
+        return function.by_row(name, cast, shape)
+
+    auto = _Autograd(function, with_samples(fun))
+    joint = None
     if jac is not None:
-        grad_route = Route(_given(jac), "jac", "the given `jac`")
+        grad = Route(given("jac", jac, (dim,)), "jac", "the given `jac`")
     else:
-        grad_route = Route(grad, "fun", "autograd of `fun`")
-    by_differences = Route(
-        _differences_of(grad_route.call, _STEP),
-        grad_route.argument,
-        "central differences of gradients",
-        {"grad": 2},
-    )
+        grad = Route(auto.grad, "fun", "autograd of `fun`")
+        joint = Route(auto.value_and_grad, "fun", "autograd of `fun`")
+    by_differences = _difference_route(function, grad, bounds)
     by_autograd = [
-        Route(forward_over_reverse, "fun", "autograd of `fun`, forward over reverse"),
-        Route(reverse_over_reverse, "fun", "autograd of `fun`, reverse over reverse"),
+        Route(
+            auto.product,
+            "fun",
+            "autograd of `fun`, reverse over reverse",
+            dense=auto.hessian,
+            is_automatic=True,
+        ),
+        Route(
+            auto.forward_over_reverse,
+            "fun",
+            "autograd of `fun`, forward over reverse",
+            is_automatic=True,
+        ),
     ]
     # Autograd through `jac` would be silently wrong wherever `jac` detaches.
-    routes = [by_differences] if jac is not None else [*by_autograd, by_differences]
-    product = None if hvp is None else _given(hvp)
-    return _assemble(dim, num_samples, value, grad_route, routes, product, hess, is_torch=True)
+    products = [by_differences] if jac is not None else [*by_autograd, by_differences]
+    product = None if hvp is None else given("hvp", hvp, (dim,))
+    matrix = None if hess is None else given("hess", hess, (dim, dim))
+    value = Route(auto.value, "fun", "the given `fun`")
+    return _assemble(function, value, grad, products, product, matrix, joint)
 
 
 def numpy_function(
@@ -266,94 +532,100 @@ def numpy_function(
     hvp: RowCall | None = None,
     hess: RowCall | None = None,
     num_samples: int | None = None,
-    bounds: tuple[Tensor, Tensor] | None = None,
+    bounds: Bounds | None = None,
 ) -> UserFunction:
     """Make a Function of NumPy callables, which get and return float64 arrays.
 
     Args:
         fun, jac, hvp, hess, num_samples: as for `torch_function`. Without `jac` the gradient is a
-            central difference (2 dim values); without `hvp` and `hess` a Hessian-vector product is
-            a central difference of gradients.
+            central difference (2 dim values, and some more for coordinates near zero); without
+            `hvp` and `hess` a Hessian-vector product is a central difference of gradients.
         dim: number of coordinates.
-        bounds: lower and upper limits of shape (dim,), which differences of values do not cross.
+        bounds: lower and upper limits of shape (dim,), which differences do not cross.
     """
+    function = UserFunction(dim, num_samples, can_vectorize=False)
 
-    def in_numpy(call: RowCall) -> RowCall:
+    def given(name: str, call: RowCall, shape: tuple[int, ...]) -> RowCall:
+        counted = function.counted(name, call)
+
         def wrapped(*row: Tensor) -> Any:
             arrays = [t.detach().cpu().numpy().copy() for t in row]
-            if num_samples is not None and (
-                not arrays or not np.issubdtype(arrays[-1].dtype, np.integer)
-            ):
+            if num_samples is not None and row[-1].is_floating_point():
                 arrays.append(np.arange(num_samples))
             # What is not finite is found and reported by the oracle and the loop.
             with np.errstate(all="ignore"):
-                return call(*arrays)
+                return counted(*arrays)
 
-        return wrapped
+        return function.by_row(name, wrapped, shape)
 
-    value = in_numpy(fun)
+    value = given("fun", fun, ())
 
     def grad_by_differences(x: Tensor, *indices: Tensor) -> Tensor:
-        step = _STEP * x.abs().clamp(min=1.0)
-        if bounds is not None:
-            room = torch.minimum(x - bounds[0], bounds[1] - x)
-            step = torch.minimum(step, 0.5 * room)
-        result = torch.empty_like(x)
-        for i in range(dim):
-            ahead, behind = x.clone(), x.clone()
-            ahead[i] += step[i]
-            behind[i] -= step[i]
-            rise = float(value(ahead, *indices)) - float(value(behind, *indices))
-            result[i] = rise / float(ahead[i] - behind[i])
-        return result
+        rows = []
+        for number, row in enumerate(x):
+            batch = [i[number : number + 1] for i in indices]
+            at = functools.partial(_number, value, batch)
+            rows.append(gradient_of_values(at, row, eps=function.unit_roundoff, bounds=bounds))
+        return torch.stack(rows)
 
     if jac is not None:
-        given = in_numpy(jac)
-        grad_route = Route(given, "jac", "the given `jac`")
-        product = _differences_of(_given(given), _STEP)
-        by_differences = Route(product, "jac", "central differences of gradients", {"grad": 2})
+        grad = Route(given("jac", jac, (dim,)), "jac", "the given `jac`")
     else:
-        grad_route = Route(
-            grad_by_differences, "fun", "central differences of values", {"value": 2 * dim}
-        )
-        by_differences = Route(
-            _differences_of(grad_by_differences, _STEP_OF_DIFFERENCES),
-            "fun",
-            "central differences of differences of values",
-            {"value": 4 * dim},
-        )
-    calls = [None if call is None else in_numpy(call) for call in (hvp, hess)]
-    return _assemble(dim, num_samples, value, grad_route, [by_differences], *calls, is_torch=False)
+        note = "central differences of values"
+        grad = Route(grad_by_differences, "fun", note, {"value": 2 * dim})
+    product = None if hvp is None else given("hvp", hvp, (dim,))
+    matrix = None if hess is None else given("hess", hess, (dim, dim))
+    by_differences = _difference_route(function, grad, bounds)
+    value_route = Route(value, "fun", "the given `fun`")
+    return _assemble(function, value_route, grad, [by_differences], product, matrix)
+
+
+def _number(value: RowCall, batch: list[Tensor], x: Tensor) -> float:
+    return float(value(x[None], *batch))
+
+
+def _difference_route(function: UserFunction, grad: Route, bounds: Bounds | None) -> Route:
+    """Products by differences of gradients, or of gradients that are differences themselves."""
+
+    def product(x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
+        eps = function.unit_roundoff
+        eps = eps if grad.charge is None else eps**_LOSS
+        return product_of_gradients(grad.call, x, v, *indices, eps=eps, bounds=bounds)
+
+    if grad.charge is None:
+        return Route(product, grad.argument, "central differences of gradients", {"grad": 2})
+    note = "central differences of differences of values"
+    return Route(product, grad.argument, note, {"value": 2 * grad.charge["value"]})
 
 
 def _assemble(
-    dim: int,
-    num_samples: int | None,
-    value: RowCall,
+    function: UserFunction,
+    value: Route,
     grad: Route,
     products: list[Route],
     hvp: RowCall | None,
     hess: RowCall | None,
-    *,
-    is_torch: bool,
+    joint: Route | None = None,
 ) -> UserFunction:
     """Join routes; `products` are taken where neither `hvp` nor `hess` is given."""
     if hvp is not None:
         products = [Route(hvp, "hvp", "the given `hvp`")]
     elif hess is not None:
         products = [_product_route(hess)]
-    routes = {"value": [Route(value, "fun", "the given `fun`")], "grad": [grad], "hvp": products}
-    function = UserFunction(dim, num_samples, routes, can_vectorize=is_torch)
+    function.routes.update({"value": [value], "grad": [grad], "hvp": products})
+    if joint is not None:
+        function.routes["value_and_grad"] = [joint]
     if hess is not None:
-        routes["hessian"] = [Route(hess, "hess", "the given `hess`", {"hessian": 1})]
-        return function
-
-    def columns(x: Tensor) -> Tensor:
-        basis = torch.eye(dim, dtype=x.dtype, device=x.device)
-        return function.hvp(x.expand(dim, dim), basis)
-
-    routes["hessian"] = [Route(columns, products[-1].argument, "columns by products")]
+        function.routes["hessian"] = [Route(hess, "hess", "the given `hess`", {"hessian": 1})]
     return function
+
+
+def _product_route(hess: RowCall) -> Route:
+    def product(x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
+        matrices: Tensor = hess(x, *indices)
+        return (matrices @ v[..., None])[..., 0]
+
+    return Route(product, "hess", "products with the given `hess`", {"hessian": 1})
 
 
 @functools.cache
@@ -365,49 +637,31 @@ def _load_forward_mode() -> None:
             forward_ad.make_dual(torch.zeros(()), torch.zeros(()))  # type: ignore[no-untyped-call]
 
 
-def _given(call: RowCall) -> RowCall:
-    return lambda *row: _as_row(call(*row))
+# ------------------------------------------------------------------------------------ errors
 
 
-def _product_route(hess: RowCall) -> Route:
-    def product(x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
-        matrix: Tensor = torch.as_tensor(hess(x, *indices), dtype=v.dtype)
-        return matrix @ v
+def _raised(argument: str, error: Exception, row: int, num_rows: int, x: Tensor) -> _Fault:
+    """A user's callable raised at a row."""
 
-    return Route(product, "hess", "products with the given `hess`", {"hessian": 1})
-
-
-def _differences_of(grad: RowCall, step: float) -> RowCall:
-    def product(x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(v)
-        # A zero vector has product zero; clamping keeps the division defined under vmap too.
-        h = step * (1.0 + torch.linalg.vector_norm(x)) / norm.clamp(min=1e-300)
-        move = torch.where(norm > 0, h, torch.zeros_like(h)) * v
-        rise: Tensor = grad(x + move, *indices) - grad(x - move, *indices)
-        quotient: Tensor = rise / (2.0 * h)
-        return quotient
-
-    return product
-
-
-def _as_row(result: Any) -> Tensor:
-    return result if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
-
-
-def _scalar(result: Any) -> Tensor:
-    if not isinstance(result, Tensor):
-        raise TypeError(
-            f"`fun` must return a scalar tensor, got {type(result).__name__}; leave out .item() "
-            "and float(), which cut it off from x, or for NumPy functions use NumPy arrays as x0"
+    def build(kind: str) -> Exception:
+        return RuntimeError(
+            f"`{argument}` raised {type(error).__name__}: {error} (oracle call `{kind}`, row {row} "
+            f"of {num_rows}, x = {_short(x)}){_remedy(error)}"
         )
-    if result.numel() != 1:
-        raise ValueError(f"`fun` must return a scalar, got shape {tuple(result.shape)}")
-    return result.reshape(())
+
+    return _Fault(build)
 
 
-def _checked(result: Any, shape: Sequence[int], kind: str, argument: str, x: Tensor) -> Tensor:
+def _cut_off(x: Tensor) -> _Fault:
+    message = (
+        "the value does not depend on x through torch operations, so autograd cannot differentiate "
+        "it; give jac= or compute with torch only"
+    )
+    return _raised("fun", ValueError(message), 0, 1 if x.dim() == 1 else len(x), x)
+
+
+def _checked(result: Any, shape: Sequence[int], argument: str, x: Tensor) -> Tensor:
     """Return a user's result as a tensor of the expected shape, or say what is wrong with it."""
-    where = f"`{argument}` (oracle call `{kind}`)"
     try:
         if result is None:
             raise TypeError("did it forget to return?")
@@ -415,26 +669,49 @@ def _checked(result: Any, shape: Sequence[int], kind: str, argument: str, x: Ten
             result if isinstance(result, Tensor) else np.asarray(result, dtype=np.float64)
         )
     except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{where} must return numbers of shape {tuple(shape)}, got a "
-            f"{type(result).__name__}: {error}"
+        message = f"must return numbers of shape {tuple(shape)}, got a {type(result).__name__}"
+        problem = f"{message}: {error}"
+        raise _Fault(
+            lambda kind: TypeError(f"`{argument}` (oracle call `{kind}`) {problem}")
         ) from error
     if tensor.shape != torch.Size(shape):
         if tensor.numel() == 1 and not shape:
             tensor = tensor.reshape(())
         else:
-            raise ValueError(
-                f"{where} returned shape {tuple(tensor.shape)}, expected {tuple(shape)} "
-                f"at x = {_short(x)}"
+            found = f"returned shape {tuple(tensor.shape)}, expected {tuple(shape)}"
+            raise _Fault(
+                lambda kind: ValueError(
+                    f"`{argument}` (oracle call `{kind}`) {found} at x = {_short(x)}"
+                )
             )
     return tensor.detach().to(dtype=x.dtype, device=x.device)
 
 
+def _dtype(result: Any) -> torch.dtype:
+    """The type of a user's result, float64 where it has none that torch knows."""
+    if isinstance(result, Tensor):
+        return result.dtype
+    return torch.float32 if getattr(result, "dtype", None) == np.float32 else torch.float64
+
+
+def _is_mismatch(error: BaseException) -> bool:
+    """Whether torch complains that two types differ: its default is float32."""
+    is_torchs = isinstance(error, RuntimeError | ValueError | TypeError)
+    return is_torchs and bool(re.search("dtype|scalar type|[dD]ouble|[fF]loat", str(error)))
+
+
 def _remedy(error: Exception) -> str:
-    """What to do where torch says only that two types differ: its default is float32."""
     if isinstance(error, RuntimeError) and re.search("dtype|scalar type", str(error)):
         return "; x is float64: give the other tensors that type too, by .double()"
     return ""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _short(x: Tensor) -> str:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld.methods.base import Method, State, as_mask, replica_seed
+from asgld.methods.base import KnownState, Method, State, as_mask, replica_seed
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.base import Session
 from asgld.oracle.costs import Counts
@@ -150,6 +150,7 @@ def run(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
     progress: bool = False,
+    max_seconds: float | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Run:
     """Run `method` from `x0`.
@@ -166,6 +167,7 @@ def run(
         checkpoint: a file. If it exists, the run goes on from it, with the same bits as a run that
             was never interrupted; it is replaced every `checkpoint_every` steps and at the end.
         progress: show a line on standard error.
+        max_seconds: time limit, looked at after each step.
         dtype: of the iterates.
 
     >>> from asgld.oracle.functions import torch_function
@@ -182,6 +184,7 @@ def run(
             f"max_steps={max_steps!r}, checkpoint_every={checkpoint_every!r}: need at least 0 and 1"
         )
     meter = _Meter(method.name, max_steps) if progress else None
+    deadline = math.inf if max_seconds is None else time.perf_counter() + max_seconds
     if path is not None and path.exists():
         loop.load(path)
     else:
@@ -191,6 +194,8 @@ def run(
             loop.advance()
             if callback is not None and callback(Progress(loop, loop.step)):
                 loop.halt(Stop.CALLBACK)
+            if max_seconds is not None and time.perf_counter() >= deadline:
+                loop.halt(Stop.TIME)
             if path is not None and loop.step % checkpoint_every == 0:
                 loop.save(path)
             if meter is not None:
@@ -262,12 +267,21 @@ class _Loop:
     # ---------------------------------------------------------------------------- steps
 
     def start(self) -> None:
-        self._check_start()
+        if not self.method.is_batched:  # a batch goes on without the rows that are not finite
+            self._check_start()
         began = time.perf_counter()
         self.states = self._initial_states(self.oracle)
         self.seconds += time.perf_counter() - began
+        if self.method.is_batched:
+            self._check_start()
         self._stop_rows(self.session.broke, Stop.BUDGET)
         self._observe()
+
+    def _known(self) -> tuple[Tensor, Tensor] | None:
+        """Values and gradients at x, where the method has them."""
+        state = self.states[0] if self.states and self.method.is_batched else None
+        is_known = isinstance(state, KnownState) and torch.equal(state.x, self.x)
+        return (state.value, state.grad) if isinstance(state, KnownState) and is_known else None
 
     def _initial_states(self, oracle: Oracle) -> list[State]:
         if self.method.is_batched:
@@ -285,7 +299,8 @@ class _Loop:
 
     def _check_start(self) -> None:
         """Reject starts where f is not finite; spare the other replicas if only some are bad."""
-        values, grads = self.free.value(self.x), self.free.grad(self.x)
+        known = None if self.session.broke.any() else self._known()
+        values, grads = known or (self.free.value(self.x), self.free.grad(self.x))
         for call, result in (("value", values[:, None]), ("grad", grads)):
             is_bad = ~torch.isfinite(result).all(-1)
             if bool(is_bad.all()):
@@ -393,6 +408,11 @@ class _Loop:
 
     def _refresh(self, with_grad: bool) -> None:
         """Look at all replicas. One whose value is not finite goes back to where it last was."""
+        known = self._known()
+        if known is not None and bool(torch.isfinite(known[0]).all()):
+            self.values, self.norms = known[0].clone(), self.when.size(self.x, known[1])
+            self.seen.copy_(self.x)
+            return
         self.values, self.norms = look(self.free, self.x, self.when, with_grad)
         is_bad = ~torch.isfinite(self.values)
         if bool(is_bad.any()):

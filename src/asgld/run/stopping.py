@@ -33,6 +33,7 @@ class Stop(enum.Enum):
     MAX_STEPS = "the largest number of steps was taken"
     BUDGET = "the budget of gradient-equivalents was spent"
     NON_FINITE = "a number was not finite; the last finite point is kept"
+    TIME = "the time limit was reached"
     CALLBACK = "the callback asked to stop"
     INTERRUPTED = "interrupted from the keyboard; the last complete step is kept"
 

@@ -13,7 +13,7 @@ from quadratic import Quadratic, normal, zeros
 from torch import Tensor
 
 from asgld.curvature import Kind, classify
-from asgld.curvature.points import FlatProbe
+from asgld.curvature.flat import FlatProbe
 
 EPS, GAMMA = 1e-6, 1e-3
 
@@ -171,7 +171,14 @@ def test_classify_flat_minima(name: str, gamma: float) -> None:
 def test_flat_directions_are_followed_to_both_sides() -> None:
     # A gradient that says nothing leaves the two rays alone to find the way down.
     for sign in (1.0, -1.0):
-        probe = FlatProbe(lambda x: float(x[0] ** 3), torch.zeros_like, zeros(1), EPS, GAMMA, 1.0)
+        probe = FlatProbe(
+            lambda x: float(x[0] ** 3),
+            torch.zeros_like,
+            zeros(1),
+            radius=1.0,
+            tolerance=lambda t: EPS * t + GAMMA * t**2 / 2,
+            value0=0.0,
+        )
         basis = torch.full((1, 1), sign).double()
         descent = probe.find_descent(basis, 1, torch.Generator())
         assert descent is not None

@@ -140,8 +140,8 @@ class _NoSecond(_NoForward):
 @pytest.mark.parametrize(
     ("power", "note", "charge"),
     [
-        (lambda x: x**4, "autograd of `fun`, forward over reverse", {"hvp": 1}),
-        (_NoForward.apply, "reverse over reverse, since", {"hvp": 1}),
+        (lambda x: x**4, "autograd of `fun`, reverse over reverse", {"hvp": 1}),
+        (_NoForward.apply, "autograd of `fun`, reverse over reverse", {"hvp": 1}),
         (_NoSecond.apply, "central differences of gradients, since", {"grad": 2}),
     ],
 )

@@ -1,0 +1,471 @@
+r"""A verdict without units: is f a bowl around x?
+
+Multiply f by c, or the coordinates of x by numbers of their own, and the verdict stays. With
+
+    c_i    the scale of coordinate i: its size, how far it came, how far its curvature reaches
+    F      the scale of f: |f|, how far it fell; its curvature over the scale of x if both are zero
+    H^     the Hessian in coordinates y = x / s with s_i about 1 / sqrt(|H_ii|): entries up to 1
+
+a point is judged by the decrease of f that its derivatives promise within the scale of x:
+
+==============  ===================================================================================
+NOT_STATIONARY  along the gradient f would fall by more than 1e-10 F
+STRICT_SADDLE   along an eigenvector of H^ f would fall by more than rounding shows (by Sylvester's
+                law the number of negative eigenvalues does not depend on s); MAXIMUM if along all
+MINIMUM         H^ is positive definite beyond rounding, **and f is a bowl**: within the ellipsoid
+                in which the quadratic model rises by tau, gradients agree with it to within a
+                factor of 1.5 along every eigenvector, and the Newton step stays in its inner
+                fifth. tau is 1e-12 F or less
+UNBOUNDED       no bowl, and Newton's step does not get shorter: exp(-x), 1 / x
+DEGENERATE      no bowl: curvature vanishes along some direction. `drop` says whether f was found
+                to fall along it
+==============  ===================================================================================
+
+The bowl is what separates a minimum from a plateau: on a plateau the Hessian may be positive
+definite, but it does not tell how f goes on. Above `dense_below` dimensions the lowest eigenvalue
+comes from Lanczos with its bound, in the coordinates as they are: saddles whose curvature is within
+1 % of the largest may then be missed, `gamma` says so.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from asgld.curvature.flat import Descent, FlatProbe
+from asgld.curvature.kinds import Kind, Point
+from asgld.curvature.operator import Neighborhood
+from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
+
+# Part of F by which f may promise to fall along the gradient.
+_GRADIENT_PART = 1e-10
+# A fall of f is visible if it is more than this part of F, and so many roundings of f.
+_VISIBLE_PART, _VISIBLE_ROUNDINGS = 1e-14, 1e4
+# The bowl rises by this part of F; then by less, if that fails.
+_BOWL_PART = 1e-12
+_BOWL_FACTORS = (1.0, 1e-4, 1e-8)
+# It reaches five times as far as the Newton step, and gradients agree to this factor.
+_NEWTON_ROOM, _AGREEMENT = 5.0, 1.5
+# Rounding errors of an eigenvalue of H^, in units of unit roundoff times the largest.
+_EIGENVALUE_ROUNDINGS = 1e3
+# Rounding errors of a gradient, in units of unit roundoff times curvature times x.
+_GRADIENT_ROUNDINGS = 1e2
+# Newton steps that shrink by less than this lead away for ever.
+_SHRINKS = 0.9
+# A Newton step shorter than this part of the scale of x is rounding.
+_SMALLEST_STEP = 1e-10
+# Lanczos: curvatures below this part of the largest are not told from zero.
+_LANCZOS_PART = 1e-2
+_PURITY = 0.2
+_FLAT_DIRECTIONS = 4
+_EQUILIBRATIONS = 8
+# Curvatures below this are zero: their products with scales lose all digits.
+_SMALLEST = 1e-290
+
+
+def judge_relative(
+    around: Neighborhood,
+    effort: Effort,
+    *,
+    scale: Tensor | None = None,
+    fall: float = 0.0,
+    eps: float | None = None,
+    num_rays: int = 6,
+) -> Point:
+    """Judge the point at the centre of `around`; see the module.
+
+    `scale` is the scale of the coordinates (|x|, or 1 where that is smaller, if not given), `fall`
+    how far f fell to get here, `eps` a gradient norm that counts as zero whatever it promises.
+    """
+    return examine(around, effort, scale=scale, fall=fall).point(eps, num_rays, effort.seed)
+
+
+def examine(
+    around: Neighborhood, effort: Effort, *, scale: Tensor | None = None, fall: float = 0.0
+) -> Examination:
+    """Compute what a judgment needs; see :func:`judge_relative`."""
+    how = _Dense if around.dim <= max(effort.dense_below, 2) else _Lanczos
+    return how(around, effort, scale, fall)
+
+
+class Examination:
+    """A point in coordinates y = x / s, with some directions and the curvatures along them."""
+
+    # Set by the two ways to look at the Hessian:
+    s: Tensor  # (d,)
+    values: Tensor  # (k,), ascending
+    vectors: Tensor  # (d, k), orthonormal
+    noise: float  # values up to this are zero
+    smallest: float  # in the user's units
+    lower: float
+    largest: float
+    gamma: float
+    residual: float
+    confidence: float
+    is_complete: bool  # the directions span all, so that a positive verdict covers all
+    num_hvp: int
+
+    def __init__(
+        self, around: Neighborhood, effort: Effort, scale: Tensor | None, fall: float
+    ) -> None:
+        self.around, self.effort, self.fall = around, effort, max(fall, 0.0)
+        self.x = around.x
+        self.value = around.value(self.x) if around.has_values else math.nan
+        self.grad = around.gradient
+        self.size = 0.0 if math.isnan(self.value) else abs(self.value)
+        self.unit = around.unit_roundoff
+        own = self.x.abs()
+        self.c = own.clamp(min=1.0) if scale is None else torch.maximum(own, scale.to(own))
+
+    # ------------------------------------------------------------------------------ numbers
+
+    def _finish(self, curvature_energy: float) -> None:
+        """Numbers that follow from the spectrum, and from the model's rise over the scale of x."""
+        known = max(self.size, self.fall)
+        self.f_scale = max(known if known > 0 else curvature_energy, 1e-300)
+        # Where only x is known, it says how small a gradient can be called.
+        self.loose_scale = self.f_scale if self.fall > 0 else max(known, curvature_energy, 1e-300)
+        # A gradient is known to the rounding of x times the curvature.
+        self.rounding = (_GRADIENT_ROUNDINGS * self.unit) ** 2 * curvature_energy
+        self.slopes = self.vectors.T @ (self.s * self.grad)  # along the directions, in y
+        # How far a direction leads until a coordinate has moved by its scale.
+        lengths = torch.linalg.vector_norm((self.s / self.c)[:, None] * self.vectors, dim=0)
+        self.reach = 1.0 / lengths
+        self.is_curved = self.values.abs() > self.noise
+        steps = self.slopes.abs() / torch.where(self.is_curved, self.values.abs(), 1.0)
+        falls = torch.where(
+            self.is_curved & (steps <= self.reach),
+            0.5 * steps * self.slopes.abs(),
+            self.slopes.abs() * self.reach,
+        )
+        self.promise = float(falls.sum())
+        self.newton_energy = self.energy(self.grad)
+
+    @property
+    def visible(self) -> float:
+        """The smallest change of f that is no rounding."""
+        by_f = max(_VISIBLE_PART * self.f_scale, _VISIBLE_ROUNDINGS * self.unit * self.size)
+        return max(by_f, self.rounding)
+
+    def newton_step(self, grad: Tensor) -> Tensor:
+        """The step that the model takes to where this gradient would vanish, by positive values."""
+        slopes = self.vectors.T @ (self.s * grad)
+        return self._along(torch.where(self.values > self.noise, -slopes / self.values, 0.0))
+
+    def energy(self, grad: Tensor) -> float:
+        """By how much this gradient would let f fall in that step."""
+        is_up = self.values > self.noise
+        slopes = (self.vectors.T @ (self.s * grad))[is_up]
+        return float((0.5 * slopes**2 / self.values[is_up]).sum())
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether all curvatures are known and positive."""
+        return self.is_complete and bool((self.values > self.noise).all())
+
+    def _along(self, weights: Tensor) -> Tensor:
+        """The displacement in x that these weights of the directions mean."""
+        return self.s * (self.vectors @ weights)
+
+    # ------------------------------------------------------------------------------ the verdict
+
+    def point(self, eps: float | None, num_rays: int, seed: int) -> Point:
+        norm = float(torch.linalg.vector_norm(self.grad, dtype=torch.float64))
+        allowed = self._allowed_norm(norm) if eps is None else eps
+        self.norm, self.eps = norm, allowed
+        if norm > allowed:
+            return self._say(
+                Kind.NOT_STATIONARY,
+                f"the gradient has norm {norm:.3g} > eps = {allowed:.3g}: a step would lower f by "
+                f"about {self.promise:.2g}"
+                if eps is None
+                else f"the gradient has norm {norm:.3g} > eps = {eps:.3g}",
+            )
+        if (saddle := self._saddle()) is not None:
+            return saddle
+        if self.lower < -self.gamma and not self.is_complete:
+            return self._say(
+                Kind.UNDECIDED,
+                f"smallest curvature is in [{self.lower:.4g}, {self.smallest:.4g}], which includes "
+                f"-gamma = {-self.gamma:.3g}; allow more products with max_hvp",
+            )
+        is_flat = self._flat_directions(seed)
+        how = "" if self.confidence == 1.0 else f" with confidence {self.confidence:.7g}"
+        if not bool(is_flat.any()):
+            bowl = f"f is a bowl around x, the smallest curvature found is {self.smallest:.4g}"
+            if not self.is_complete:
+                bowl += f", and none is below {self.lower:.4g}{how}"
+            return self._say(Kind.MINIMUM, bowl, is_isolated=True)
+        if self._is_endless():
+            return self._say(
+                Kind.UNBOUNDED, "f goes on falling, and steps downhill do not get shorter"
+            )
+        if eps is None and self.newton_energy > self.visible:
+            return self._say(
+                Kind.NOT_STATIONARY,
+                f"the gradient has norm {norm:.3g}, and x is in no bowl of f: more steps would "
+                f"lower f by about {self.newton_energy:.2g}",
+            )
+        return self._flat_point(is_flat, num_rays, seed, how)
+
+    def _allowed_norm(self, norm: float) -> float:
+        """The gradient norm, in this direction, that promises the decrease which is allowed."""
+        allowed = max(_GRADIENT_PART * self.loose_scale, self.rounding)
+        if norm == 0.0:
+            return math.inf
+        factor = math.sqrt(allowed / self.promise) if self.promise > 0 else math.inf
+        return norm * (max(factor, 1.0) if self.promise <= allowed else factor)
+
+    def _saddle(self) -> Point | None:
+        falls = torch.where(
+            self.values < -self.noise, 0.5 * self.values.abs() * self.reach**2, 0.0
+        )
+        if not float(falls.max()) > self.visible:
+            return None
+        weights = torch.zeros_like(self.values)
+        weights[int(falls.argmax())] = 1.0
+        direction = self._along(weights)
+        direction = direction / torch.linalg.vector_norm(direction)
+        is_maximum = bool((falls > self.visible).all()) and self.is_complete
+        return self._say(
+            Kind.MAXIMUM if is_maximum else Kind.STRICT_SADDLE,
+            f"curvature {self.smallest:.4g} is negative: within the scale of x f would fall by "
+            f"about {float(falls.max()):.2g} along `direction`",
+            direction=direction,
+            confidence=1.0,
+        )
+
+    def _flat_directions(self, seed: int) -> Tensor:
+        """Which directions are flat by the spectrum, or because f is no bowl along them."""
+        is_flat = self.values <= self.noise
+        tested = (~is_flat).nonzero().flatten()
+        if len(tested) == 0:
+            return is_flat
+        newton = (self.slopes[tested] / self.values[tested]).abs()
+        most = max(_BOWL_PART * self.f_scale, self.visible)
+        generator = torch.Generator().manual_seed(seed)
+        signs = torch.randint(2, (len(tested),), generator=generator).to(self.values) * 2 - 1
+        is_bad = torch.ones_like(tested, dtype=torch.bool)
+        for factor in _BOWL_FACTORS:
+            rooms = torch.sqrt(2 * factor * most / (self.values[tested] * len(tested)))
+            weights = torch.zeros_like(self.values)
+            weights[tested] = signs * torch.maximum(rooms, _NEWTON_ROOM * newton)
+            move = self._along(weights)
+            ahead, behind = (self.around.grad(self.x + sign * move) for sign in (1.0, -1.0))
+            rise = self.vectors.T @ (self.s * (ahead - behind)) / 2
+            ratio = rise[tested] / (self.values[tested] * weights[tested])
+            is_good = (ratio > 1 / _AGREEMENT) & (ratio < _AGREEMENT)
+            is_bad &= ~is_good
+            if not bool((is_bad & (rooms > _NEWTON_ROOM * newton)).any()):
+                break
+        is_flat[tested] = is_bad
+        return is_flat
+
+    def _is_endless(self) -> bool:
+        """Whether Newton's step does not get shorter when it is taken."""
+        move = self.newton_step(self.grad)
+        noise = max(_VISIBLE_ROUNDINGS * self.unit * self.size, self.rounding)
+        is_rounding = self.newton_energy <= noise
+        if is_rounding or not float((move / self.c).abs().max()) > _SMALLEST_STEP:
+            return False
+        slope = float(self.around.grad(self.x + move) @ move)
+        bend = float(self.around.product(self.x + move, move) @ move)
+        self.num_hvp += 1
+        # -slope / bend is the length of the next step along this one.
+        return slope < 0 and -slope >= _SHRINKS * bend
+
+    def _flat_point(self, is_flat: Tensor, num_rays: int, seed: int, how: str) -> Point:
+        found: Descent | None = None
+        if self.around.has_values:
+            # Units of the scale of x: the probe then reaches as far as that.
+            probe = FlatProbe(
+                lambda y: self.around.value(self.x + self.c * y),
+                lambda y: self.c * self.around.grad(self.x + self.c * y),
+                torch.zeros_like(self.x),
+                radius=1.0,
+                tolerance=lambda _: self.visible,
+                value0=self.value,
+            )
+            basis = (self.s / self.c)[:, None] * self._flat_basis(is_flat)
+            basis = torch.linalg.qr(basis)[0]
+            found = probe.find_descent(basis, num_rays, torch.Generator().manual_seed(seed))
+        count = int(is_flat.sum())
+        flat = f"curvature vanishes along {count} of {len(is_flat)} directions"
+        if found is None:
+            return self._say(
+                Kind.DEGENERATE,
+                f"{flat}, and f was not found to fall along them{how}",
+                num_flat=count,
+            )
+        move = self.c * found.direction * found.distance
+        distance = float(torch.linalg.vector_norm(move))
+        return self._say(
+            Kind.DEGENERATE,
+            f"{flat}, and f falls by {found.drop:.3g} at distance {distance:.3g} along `direction`",
+            direction=move / distance,
+            drop=found.drop,
+            distance=distance,
+            num_flat=count,
+        )
+
+    def _flat_basis(self, is_flat: Tensor) -> Tensor:
+        return self.vectors[:, is_flat]
+
+    def _say(
+        self,
+        kind: Kind,
+        summary: str,
+        direction: Tensor | None = None,
+        confidence: float | None = None,
+        is_isolated: bool = False,
+        drop: float | None = None,
+        distance: float | None = None,
+        num_flat: int = 0,
+    ) -> Point:
+        return Point(
+            kind=kind,
+            gradient_norm=self.norm,
+            eps=self.eps,
+            gamma=self.gamma,
+            summary=summary,
+            lambda_min=self.smallest,
+            lower=self.lower,
+            lambda_max=self.largest,
+            residual=self.residual,
+            confidence=self.confidence if confidence is None else confidence,
+            direction=None if direction is None else direction.reshape(self.around.shape),
+            is_isolated=is_isolated,
+            drop=drop,
+            distance=distance,
+            num_flat=num_flat,
+            value=None if math.isnan(self.value) else self.value,
+            num_hvp=self.num_hvp,
+        )
+
+
+class _Dense(Examination):
+    """All eigenvectors of the scaled Hessian."""
+
+    def __init__(
+        self, around: Neighborhood, effort: Effort, scale: Tensor | None, fall: float
+    ) -> None:
+        super().__init__(around, effort, scale, fall)
+        matrix, asymmetry = around.dense_hessian()
+        self.num_hvp = around.dim
+        self.matrix = matrix
+        self.s = _equilibration(matrix)
+        known = max(self.size, self.fall)
+        self.c = torch.maximum(self.c, self.s * math.sqrt(2 * known))
+        self.c = torch.where(self.c > 0, self.c, 1.0)
+        # A coordinate without curvature gets a scale such that moving by c means an energy of F.
+        energy = float((0.5 * torch.where(self.s > 0, self.c / self.s, 0.0) ** 2).sum())
+        typical = math.sqrt(2 * max(known, energy)) or 1.0
+        self.s = torch.where(self.s > 0, self.s, self.c / typical)
+        scaled = self.s[:, None] * matrix * self.s
+        self.values, self.vectors = torch.linalg.eigh(scaled)
+        widest = float(self.values.abs().max())
+        mirrored = float((self.s[:, None] * asymmetry * self.s).max())
+        self.noise = _EIGENVALUE_ROUNDINGS * self.unit * widest + mirrored
+        self.confidence, self.residual, self.is_complete = 1.0, 0.0, True
+        self._finish(energy)
+        self._ends()
+
+    def _ends(self) -> None:
+        """The extreme eigenvalues in the user's units, with digits where scales differ."""
+        plain = torch.linalg.eigvalsh(self.matrix)
+        self.smallest, self.largest = float(plain[0]), float(plain[-1])
+        if float(self.values[0]) > self.noise:
+            # The inverse has the small eigenvalues large, and so with all their digits.
+            half = self.s[:, None] * self.vectors / torch.sqrt(self.values)
+            self.smallest = 1.0 / float(torch.linalg.matrix_norm(half, ord=2) ** 2)
+        elif float(self.values[0]) < -self.noise:
+            direction = self.s * self.vectors[:, 0]
+            direction = direction / torch.linalg.vector_norm(direction)
+            self.smallest = min(self.smallest, float(direction @ (self.matrix @ direction)))
+        lowest = self.s * self.vectors[:, 0]
+        square = float(lowest @ lowest)
+        self.lower = self.smallest - self.noise / square
+        if float(self.values[0]) > 2 * self.noise:
+            self.lower = self.smallest * (1 - self.noise / float(self.values[0]))
+        fall = 2 * self.visible / float(self.reach[0]) ** 2
+        self.gamma = max(fall, self.noise) / square
+
+
+class _Lanczos(Examination):
+    """The lowest Ritz vector, and a bound on what it may have missed."""
+
+    def __init__(
+        self, around: Neighborhood, effort: Effort, scale: Tensor | None, fall: float
+    ) -> None:
+        super().__init__(around, effort, scale, fall)
+        operator = around.hessian()
+        self.search = SpectrumSearch(operator, self._is_enough, effort)
+        vector, self.smallest, self.residual = self.search.smallest_vector()
+        ends = self.search.ends
+        self.largest = ends.largest
+        self.gamma = _part_of(ends)
+        self.lower = min(ends.lower, self.smallest)
+        self.confidence, self.is_complete = effort.confidence, False
+        self.s = torch.ones_like(self.x)
+        widest = max(abs(self.smallest), abs(self.largest))
+        length = float(torch.linalg.vector_norm(self.c))
+        if length == 0.0:
+            length = math.sqrt(2 * max(self.size, self.fall) / widest) if widest else 0.0
+            length = length or math.sqrt(around.dim)
+        self.c = torch.full_like(self.x, length)  # along a direction, not in every coordinate
+        norm = float(torch.linalg.vector_norm(self.grad, dtype=torch.float64))
+        self.values, self.vectors = torch.tensor([self.smallest]).to(vector), vector[:, None]
+        self.noise = _EIGENVALUE_ROUNDINGS * self.unit * widest
+        if norm > 0:  # the promise of the gradient itself: one more direction
+            along = self.grad / norm
+            bend = float(along @ operator(along))
+            self.values = torch.cat([self.values, torch.tensor([bend]).to(vector)])
+            self.vectors = torch.stack([vector, along], dim=1)
+        self._finish(0.5 * widest * length**2)
+        if norm > 0:
+            self._without_gradient()
+        self.num_hvp = operator.num_hvp
+
+    def _without_gradient(self) -> None:
+        """Keep what the gradient promises; the curvature along it says nothing of other ways."""
+        step = self.slopes[1].abs() / self.values[1].abs()
+        is_short = bool(self.values[1] > self.noise) and bool(step <= self.reach[1])
+        reach = step / 2 if is_short else self.reach[1]
+        self.promise = float(self.slopes[1].abs() * reach)
+        self.values, self.vectors = self.values[:1], self.vectors[:, :1]
+        self.slopes, self.reach = self.slopes[:1], self.reach[:1]
+        self.newton_energy = self.energy(self.grad)
+
+    @staticmethod
+    def _is_enough(ends: Ends) -> Enough:
+        gamma = _part_of(ends)
+        if ends.smallest + ends.roundoff >= -gamma:
+            return Enough.HERE if ends.lower >= -gamma else Enough.NO
+        return Enough.PROVED if ends.residual <= _PURITY * abs(ends.smallest) else Enough.NO
+
+    def _flat_basis(self, is_flat: Tensor) -> Tensor:
+        return self.search.vectors_below(self.gamma, _FLAT_DIRECTIONS)
+
+
+def _part_of(ends: Ends) -> float:
+    return max(_LANCZOS_PART * max(abs(ends.smallest), abs(ends.largest)), 1e-300)
+
+
+def _equilibration(matrix: Tensor) -> Tensor:
+    """Scales s, so that the largest entry of each row of s_i H_ij s_j is about 1; 0 for rows of 0.
+
+    Each pass divides by the root of the largest entry of a row (Ruiz 2001, for max norms).
+    """
+    size = matrix.abs()
+    diagonal = size.diagonal()
+    s = torch.where(diagonal > 0, diagonal.rsqrt(), 0.0)
+    top = float(size.max())
+    if top <= _SMALLEST:
+        return torch.zeros_like(s)
+    s = torch.where(s > 0, s, 1.0 / math.sqrt(top))
+    for _ in range(_EQUILIBRATIONS):
+        largest = (s[:, None] * size * s).amax(1)
+        s = torch.where(largest > 0, s / torch.sqrt(largest), 0.0)
+    return s
