@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld._minimize import Landscape, Result, _as_function, _read_start, minimize
-from asgld.curvature.points import Kind, Point
+from asgld._minimize import Landscape, Result, minimize
+from asgld.curvature.kinds import Kind
 from asgld.diagnostics.calibration import (
     StartScales,
     as_surroundings,
@@ -40,6 +40,7 @@ from asgld.methods import (
 )
 from asgld.methods import method as make_method
 from asgld.oracle.box import Box
+from asgld.oracle.forms import read_start, user_function
 from asgld.oracle.functions import Function
 from asgld.run import History, Progress, Record, Run, Stop, StopWhen, run
 
@@ -49,15 +50,15 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 Spec = str | Method | tuple[str, Mapping[str, Any]]
 
-DEFAULT_METHODS: tuple[Spec, ...] = ("lbfgs", "agld", "perturbed-gd", "adam", "gd")
+DEFAULT_METHODS: tuple[Spec, ...] = ("auto", "lbfgs", "agld", "perturbed-gd", "adam", "gd")
 _DEFAULT_BUDGET = 1000.0
 # A method that runs off is fitted anew to a function that is so many times steeper.
 _STEEPER, _MAX_REFITS = 4.0, 6
 # It runs off where most replicas are above their start by so many times the measured fall.
 _ABOVE = 100.0
 _LOOK_EVERY = 8
-# Gradient tolerance that any point meets, to ask for curvature alone.
-_ANY_GRADIENT = 1e300
+# A fall that counts, in units of the fall around the start.
+_VISIBLE = 1e-5
 _RECORD = Record(per_decade=30)
 
 
@@ -74,12 +75,12 @@ class Trial:
     gap            f - best, the lowest f of the whole comparison
     gradient_norm  norm of the (projected) gradient at the end
     kind           what the end is, or None where the method failed
-    lambda_min     smallest curvature there
+    lambda_min     smallest curvature there, or where descent from there rests
     cost           gradient-equivalents spent
     steps          complete steps
     seconds        time inside the method, shared evenly by the seeds that ran together
     stop           why it ended, or why it failed
-    x              the end
+    x              the end, in x0's form
     =============  ==========================================================================
     """
 
@@ -95,7 +96,7 @@ class Trial:
     steps: int
     seconds: float
     stop: str
-    x: Tensor | None = None
+    x: Any = None
 
     @property
     def has_failed(self) -> bool:
@@ -136,7 +137,8 @@ class Comparison:
                 noise
     best        the lowest f of all, on the way or at an end
     budget      gradient-equivalents that each run could spend
-    eps, gamma  tolerances of the judgment: see `classify`
+    eps, gamma  tolerances of the judgment in absolute terms: gradient norm, and the curvature at
+                which an end counts as near a saddle
     scales      what was measured around the start
     options     label -> the options with which the method ran
     curves      label -> f against gradient-equivalents, on the way
@@ -213,9 +215,7 @@ class Comparison:
         lines.append(
             f"medians over seeds; lowest f {self.best:.8g}; budget {self.budget:g} gradients a run"
         )
-        lines.append(
-            f"a minimum: |grad f| <= {self.eps:.2g} and no curvature below -{self.gamma:.2g}"
-        )
+        lines.append(f"minima: |grad f| <= {self.eps:.2g}, then judged as `asgld.minimize` judges")
         reasons += [f"{name}: {note}" for name, note in self.notes.items()]
         return "\n".join(lines + [part for reason in reasons for part in _wrapped(reason)])
 
@@ -299,7 +299,8 @@ def compare(
 
     Args:
         fun, jac, hvp, hess, bounds, num_samples, transform: as for `minimize`.
-        x0: the start, (d,); with `starts`, (starts, d), one start in each row.
+        x0: the start, in any form that `minimize` takes; with `starts`, with a leading axis of as
+            many starts.
         methods: names (`asgld.methods.method_names()`), Method objects, pairs (name, options); or a
             mapping from labels to these; or the word "all". "auto" is what `minimize` does by
             itself.
@@ -308,8 +309,10 @@ def compare(
             product with the Hessian 2, a Hessian d.
         seeds: number of runs of each method from each start; a method without noise runs once.
         seed: of all randomness.
-        tol: largest gradient norm of a minimum, by default relative to the scales of f.
-        gamma: curvatures above -gamma count as not negative, by default (rho tol)^(1/2).
+        tol: largest gradient norm of an end that is judged at all, by default relative: a step of
+            length 1/M promises to lower f by 10^-8 of its fall around the start. Descent, at no
+            charge, brings such an end to rest, and `classify` judges it there.
+        gamma: curvatures above -gamma count as not negative; None, the default, is relative.
         max_steps: of a run.
         max_seconds: of all runs of one method together.
         progress: show a line on standard error.
@@ -323,8 +326,10 @@ def compare(
     entries = _entries(methods)
     _check(budget, seeds, tol, gamma, max_seconds)
     given = {"jac": jac, "hvp": hvp, "hess": hess}
-    subject = _Subject.of(fun, x0, starts, args, bounds, transform, num_samples, given)
-    ground = _Ground(subject, seed, tol, gamma)
+    ground = _Ground(
+        fun, x0, starts, bounds, transform, seed, tol, gamma, args=args, num_samples=num_samples,
+        **given,
+    )  # fmt: skip
     contest = _Contest(ground, budget, seeds, max_steps, max_seconds)
     meter = _Meter(len(entries)) if progress else None
     ended: list[_Ended] = []
@@ -354,7 +359,7 @@ def _check(
 def _entries(methods: Iterable[Spec] | Mapping[str, Spec] | str) -> dict[str, Spec]:
     """Label -> method. Names and options are checked before anything is run."""
     if isinstance(methods, str):
-        methods = method_names() if methods == "all" else (methods,)
+        methods = ("auto", *method_names()) if methods == "all" else (methods,)
     labeled = methods.items() if isinstance(methods, Mapping) else ((None, m) for m in methods)
     entries: dict[str, Spec] = {}
     for label, spec in labeled:
@@ -376,79 +381,42 @@ def _entries(methods: Iterable[Spec] | Mapping[str, Spec] | str) -> dict[str, Sp
     return entries
 
 
-@dataclass(frozen=True, eq=False)
-class _Subject:
-    """What is minimized, as the user gave it and as a function of (..., d)."""
-
-    fun: Any
-    x0: Any
-    start: Tensor  # (starts, d)
-    function: Function
-    box: Box | None
-    passed_on: dict[str, Any]  # to `minimize`
-
-    @classmethod
-    def of(
-        cls,
-        fun: Any,
-        x0: Any,
-        starts: int | None,
-        args: tuple[Any, ...],
-        bounds: Any,
-        transform: str,
-        num_samples: int | None,
-        given: dict[str, Any],
-    ) -> _Subject:
-        # The one place that knows how a user's x0 looks.
-        if args:
-            args = tuple(args)
-            fun = _with_arguments(fun, args)
-            given = {k: None if g is None else _with_arguments(g, args) for k, g in given.items()}
-        start, is_torch = _read_start(x0, starts)
-        dim = start.shape[-1]
-        box = None if bounds is None else Box.of(bounds, dim, transform)
-        function = _as_function(fun, start, is_torch, box, num_samples, **given)
-        if function.dim != dim:
-            raise ValueError(f"x0 has {dim} coordinates, the problem has {function.dim}")
-        passed_on = {**given, "bounds": bounds, "num_samples": num_samples, "transform": transform}
-        return cls(fun, x0, start, function, box, passed_on)
-
-    def to_user(self, row: Tensor) -> Any:
-        """One start as the user would write it."""
-        return row if isinstance(self.x0, Tensor) else row.numpy()
-
-    def read(self, x: Any) -> Tensor:
-        """A point of the user's as (d,)."""
-        return _read_start(x, None)[0][0]
-
-
-def _with_arguments(call: Any, args: tuple[Any, ...]) -> Any:
-    if isinstance(call, Function):
-        raise ValueError("args come with the problem: leave them out")
-
-    def called(*points: Any) -> Any:
-        return call(*points, *args)
-
-    return called
-
-
 class _Ground:
     """The function with its scales, and the judge of points on it."""
 
     def __init__(
-        self, subject: _Subject, seed: int, tol: float | None, gamma: float | None
+        self,
+        fun: Any,
+        x0: Any,
+        starts: int | None,
+        bounds: Any,
+        transform: str,
+        seed: int,
+        tol: float | None,
+        gamma: float | None,
+        **given: Any,
     ) -> None:
-        self.subject, self.seed = subject, seed
-        self.land = self.landscape(subject.start, None)
-        self.note = ""
+        self.form, self.start = read_start(x0, starts)
+        dim = self.start.shape[-1]
+        self.box = None if bounds is None else Box.of(bounds, dim, transform)
+        limits = None if self.box is None else (self.box.lower, self.box.upper)
+        self.function: Function = user_function(fun, self.form, self.start, bounds=limits, **given)
+        if self.function.dim != dim:
+            raise ValueError(f"x0 has {dim} coordinates, the problem has {self.function.dim}")
+        self.seed, self.given_gamma, self.note = seed, gamma, ""
+        self.bounds, self.transform = bounds, transform
+        self.land = self.landscape(self.start, None)
         # Judged is in the user's coordinates, searched perhaps in others.
         slope = 1.0
-        if subject.box is not None:
-            slopes = subject.box.derivatives(self.land.start)[1]
+        if self.box is not None:
+            slopes = self.box.derivatives(self.land.start)[1]
             slope = float(slopes.square().mean().sqrt())
         around = self._measure(None if tol is None else tol * slope)
         self.around = around if gamma is None else replace(around, gamma=gamma * slope**2)
         self.eps, self.gamma = self.around.eps / slope, self.around.gamma / slope**2
+
+    def landscape(self, start: Tensor, budget: float | None) -> Landscape:
+        return Landscape(self.function, self.box, start, budget)
 
     def _measure(self, tol: float | None) -> Surroundings:
         """The scales around the start, or guesses where f cannot be evaluated around it."""
@@ -466,16 +434,49 @@ class _Ground:
         around = as_surroundings(StartScales(math.sqrt(square) or 1.0, square), oracle.dim)
         return around if tol is None else replace(around, eps=tol)
 
-    def landscape(self, start: Tensor, budget: float | None) -> Landscape:
-        return Landscape(self.subject.function, self.subject.box, start, budget)
+    def minimize(self, x: Tensor, **options: Any) -> Result:
+        """What `minimize` makes of the function by itself, from a point of the user's, (d,)."""
+        return minimize(
+            self.function,
+            x,
+            method="auto",
+            bounds=self.bounds,
+            transform=self.transform,
+            **options,
+        )
 
-    def judge(self, z: Tensor) -> Point:
-        """What a point in search coordinates is; lambda_min even where the gradient is large."""
-        point = self.land.classify(z, self.eps, self.gamma, self.seed)
-        if point.kind is not Kind.NOT_STATIONARY or point.lambda_min is not None:
-            return point
-        curved = self.land.classify(z, _ANY_GRADIENT, self.gamma, self.seed)
-        return replace(point, lambda_min=curved.lambda_min)
+    def judge(self, z: Tensor) -> _Verdict:
+        """What a point in search coordinates is.
+
+        Where the gradient is small, plain descent brings the point to rest, and `classify` judges
+        it there. Where that lowers f visibly, the point was not yet at rest.
+        """
+        free, gamma = self.land.oracle.free(), self.gamma
+        value, grad = float(free.value(z)), free.grad(z)
+        norm = float(self.land.measure(z, grad))
+        curvature = float(self.land.extreme_curvatures(z[None], gamma, self.seed)[0])
+        lowest = None if math.isnan(curvature) else curvature
+        if not norm <= self.eps:
+            return _Verdict(Kind.NOT_STATIONARY, norm, lowest)
+        try:
+            rested = self.minimize(
+                self.land.to_user(z), gamma=self.given_gamma, escape=False, seed=self.seed
+            )
+        except (ValueError, RuntimeError):  # at a bound to the last digit, or outside of the domain
+            return _Verdict(Kind.UNDECIDED, norm, lowest)
+        if value - rested.fun > _VISIBLE * self.around.fall:
+            is_saddle = lowest is not None and lowest < -gamma
+            return _Verdict(Kind.STRICT_SADDLE if is_saddle else Kind.NOT_STATIONARY, norm, lowest)
+        lowest = lowest if rested.lambda_min is None else rested.lambda_min
+        is_flat = rested.kind is Kind.DEGENERATE and rested.point.direction is None
+        return _Verdict(rested.kind, norm, lowest, rested.kind is Kind.MINIMUM or is_flat)
+
+
+class _Verdict(NamedTuple):
+    kind: Kind
+    gradient_norm: float
+    lambda_min: float | None
+    may_rest: bool = False
 
 
 @dataclass(eq=False)
@@ -528,10 +529,13 @@ class _Contest:
         fitted = _fitted(method, around)
         has_noise = fitted.has_noise if isinstance(fitted, KnowsItsNoise) else True
         seeds = self.seeds if has_noise else 1
-        rows = ground.subject.start.repeat_interleave(seeds, dim=0)
+        rows = ground.start.repeat_interleave(seeds, dim=0)
         land = ground.landscape(rows, self.budget)
         for refit in range(_MAX_REFITS + 1):
-            watch = _Watch(self, land, began, is_last=refit == _MAX_REFITS, meter=meter)
+            watch = _Watch(self, land, is_last=refit == _MAX_REFITS, meter=meter)
+            left = None
+            if self.max_seconds is not None:
+                left = max(self.max_seconds - (time.perf_counter() - began), 1e-9)
             when = StopWhen(
                 grad_tol=ground.eps,
                 confirm=self._is_minimum if has_noise else None,
@@ -547,9 +551,10 @@ class _Contest:
                 record=_RECORD,
                 callback=watch,
                 seed=ground.seed,
+                max_seconds=left,
             )
             is_open = isinstance(method, Adjustable) and bool(method.open_options)
-            is_broke = Stop.BUDGET in result.stops
+            is_broke = bool({Stop.BUDGET, Stop.TIME, Stop.INTERRUPTED} & set(result.stops))
             if refit == _MAX_REFITS or is_broke or not (is_open and watch.has_run_off(result)):
                 break
             around = around.steeper(_STEEPER)
@@ -558,10 +563,9 @@ class _Contest:
         return self._ended(label, fitted, land, result, seeds, note, before)
 
     def _is_minimum(self, rows: Tensor, reason: Stop) -> Tensor:
-        """A method with noise may rest at a minimum alone."""
+        """A method with noise may rest at a minimum alone, or in a valley of them."""
         rows, which = torch.unique(rows, dim=0, return_inverse=True)
-        kinds = [self.ground.judge(z).kind for z in rows]
-        return torch.tensor([kind is Kind.MINIMUM for kind in kinds])[which]
+        return torch.tensor([self.ground.judge(z).may_rest for z in rows])[which]
 
     def _ended(
         self,
@@ -574,11 +578,11 @@ class _Contest:
         before: FloatArray,
     ) -> _Ended:
         ends, which = torch.unique(result.x, dim=0, return_inverse=True)
-        points = [self.ground.judge(z) for z in ends]
+        verdicts = [self.ground.judge(z) for z in ends]
         spent = land.oracle.counts.spent
         xs = land.to_user(result.x)
         trials = []
-        for r, point in enumerate(points[int(w)] for w in which):
+        for r, verdict in enumerate(verdicts[int(w)] for w in which):
             trials.append(
                 Trial(
                     method=label,
@@ -586,14 +590,14 @@ class _Contest:
                     start=r // seeds,
                     f=float(result.values[r]),
                     gap=math.nan,
-                    gradient_norm=point.gradient_norm,
-                    kind=point.kind,
-                    lambda_min=point.lambda_min,
+                    gradient_norm=verdict.gradient_norm,
+                    kind=verdict.kind,
+                    lambda_min=verdict.lambda_min,
                     cost=float(spent[r]),
                     steps=int(result.steps[r]),
                     seconds=result.seconds / len(which),
                     stop=result.messages[r],
-                    x=xs[r].clone(),
+                    x=self.ground.form.to_user(xs[r].clone()),
                 )
             )
         history = result.history
@@ -605,25 +609,23 @@ class _Contest:
     # ------------------------------------------------------------------------- "auto"
 
     def _auto(self, label: str, options: Mapping[str, Any]) -> _Ended:
-        """`minimize` as it is, once for each start and seed."""
-        ground, subject = self.ground, self.ground.subject
+        """`minimize` as it is, for each start and, where chance had a part in it, each seed."""
+        ground = self.ground
         trials, histories = [], []
-        for start, row in enumerate(subject.start):
+        for start, row in enumerate(ground.start):
             for number in range(self.seeds):
                 began = time.perf_counter()
-                result: Result = minimize(
-                    subject.fun,
-                    subject.to_user(row),
-                    method="auto",
+                result = ground.minimize(
+                    row,
                     budget=self.budget,
                     max_steps=self.max_steps,
+                    max_seconds=self.max_seconds,
                     seed=replica_seed(ground.seed, number),
-                    **subject.passed_on,
                     **options,
                 )
                 seconds = time.perf_counter() - began
-                x = subject.read(result.x)
-                point = ground.judge(x if subject.box is None else subject.box.to_search(x))
+                x = torch.as_tensor(result.x)
+                verdict = ground.judge(x if ground.box is None else ground.box.to_search(x))
                 trials.append(
                     Trial(
                         method=label,
@@ -631,17 +633,19 @@ class _Contest:
                         start=start,
                         f=result.fun,
                         gap=math.nan,
-                        gradient_norm=point.gradient_norm,
-                        kind=point.kind,
-                        lambda_min=point.lambda_min,
+                        gradient_norm=verdict.gradient_norm,
+                        kind=verdict.kind,
+                        lambda_min=verdict.lambda_min,
                         cost=float(result.counts.spent.sum()),
                         steps=result.num_steps,
                         seconds=seconds,
-                        stop=result.message,
-                        x=x,
+                        stop=result.phases[-1].message,
+                        x=ground.form.to_user(x),
                     )
                 )
                 histories.append(result.history)
+                if not result.num_escapes:
+                    break
         return _Ended(label, trials, _side_by_side(histories), dict(options))
 
 
@@ -653,13 +657,12 @@ def _fitted(method: Method, around: Surroundings) -> Method:
 
 
 class _Watch:
-    """The callback of a run: shows progress, ends what has run off and what takes too long."""
+    """The callback of a run: shows progress, and ends what has run off."""
 
     def __init__(
-        self, contest: _Contest, land: Landscape, began: float, is_last: bool, meter: _Meter | None
+        self, contest: _Contest, land: Landscape, *, is_last: bool, meter: _Meter | None
     ) -> None:
         self.land, self.meter, self.is_last = land, meter, is_last
-        self.limit = math.inf if contest.max_seconds is None else began + contest.max_seconds
         free = land.oracle.free()
         self.free, self.budget = free, contest.budget
         self.top = free.value(land.start) + _ABOVE * contest.ground.around.fall
@@ -668,8 +671,6 @@ class _Watch:
     def __call__(self, news: Progress) -> bool:
         if self.meter is not None:
             self.meter.show(news, self.budget)
-        if time.perf_counter() > self.limit:
-            return True
         # Where options are wrong they are wrong soon: looks become rare.
         if news.step % _LOOK_EVERY or (news.step > 256 and news.step & (news.step - 1)):
             return False

@@ -111,7 +111,11 @@ def compare(
 
 def _methods(names: str, settings: list[str]) -> dict[str, Any]:
     """Label -> name and options."""
-    chosen = method_names() if names.strip() == "all" else [n.strip() for n in names.split(",")]
+    chosen = (
+        ["auto", *method_names()]
+        if names.strip() == "all"
+        else [n.strip() for n in names.split(",")]
+    )
     options: dict[str, dict[str, Any]] = {name: {} for name in chosen}
     for text in settings:
         key, value = key_value(text)
