@@ -137,8 +137,7 @@ class Comparison:
                 noise
     best        the lowest f of all, on the way or at an end
     budget      gradient-equivalents that each run could spend
-    eps, gamma  tolerances of the judgment in absolute terms: gradient norm, and the curvature at
-                which an end counts as near a saddle
+    eps, gamma  gradient norm and curvature that methods and the stopping rule take for zero
     scales      what was measured around the start
     options     label -> the options with which the method ran
     curves      label -> f against gradient-equivalents, on the way
@@ -414,6 +413,9 @@ class _Ground:
         around = self._measure(None if tol is None else tol * slope)
         self.around = around if gamma is None else replace(around, gamma=gamma * slope**2)
         self.eps, self.gamma = self.around.eps / slope, self.around.gamma / slope**2
+        # A curvature that promises a visible fall over the length of a descent leads down.
+        self.visible = _VISIBLE * self.around.fall
+        self.leads_down = 2.0 * self.visible / (self.around.length * slope) ** 2
 
     def landscape(self, start: Tensor, budget: float | None) -> Landscape:
         return Landscape(self.function, self.box, start, budget)
@@ -451,10 +453,10 @@ class _Ground:
         Where the gradient is small, plain descent brings the point to rest, and `classify` judges
         it there. Where that lowers f visibly, the point was not yet at rest.
         """
-        free, gamma = self.land.oracle.free(), self.gamma
+        free = self.land.oracle.free()
         value, grad = float(free.value(z)), free.grad(z)
         norm = float(self.land.measure(z, grad))
-        curvature = float(self.land.extreme_curvatures(z[None], gamma, self.seed)[0])
+        curvature = float(self.land.extreme_curvatures(z[None], self.gamma, self.seed)[0])
         lowest = None if math.isnan(curvature) else curvature
         if not norm <= self.eps:
             return _Verdict(Kind.NOT_STATIONARY, norm, lowest)
@@ -464,8 +466,8 @@ class _Ground:
             )
         except (ValueError, RuntimeError):  # at a bound to the last digit, or outside of the domain
             return _Verdict(Kind.UNDECIDED, norm, lowest)
-        if value - rested.fun > _VISIBLE * self.around.fall:
-            is_saddle = lowest is not None and lowest < -gamma
+        if value - rested.fun > self.visible:
+            is_saddle = lowest is not None and lowest < -self.leads_down
             return _Verdict(Kind.STRICT_SADDLE if is_saddle else Kind.NOT_STATIONARY, norm, lowest)
         lowest = lowest if rested.lambda_min is None else rested.lambda_min
         is_flat = rested.kind is Kind.DEGENERATE and rested.point.direction is None

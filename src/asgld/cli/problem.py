@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -29,11 +29,7 @@ from asgld.problems import PROBLEMS, Problem, problem_names, problem_options
 from asgld.problems import problem as make_problem
 from asgld.run.files import as_bytes, write_bytes
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _SHOWN_REPLICAS = 10
-_SHOWN_COORDINATES = 12
 _DEFAULT: str = inspect.signature(run_minimize).parameters["method"].default
 
 
@@ -53,7 +49,7 @@ def minimize(
     jac: Annotated[str | None, typer.Option(help="Its gradient, file.py:name.")] = None,
     bounds: Annotated[str | None, typer.Option(help='Its bounds, as "(0, None), (-1, 1)".')] = None,
     method: Annotated[
-        str | None, typer.Option(help=f"One of: {', '.join(method_names())}.")
+        str | None, typer.Option(help=f"auto, the default, or one of: {', '.join(method_names())}.")
     ] = None,
     start: Annotated[
         str, typer.Option(help="Of a problem: 'random', or 'saddle': exactly at a known saddle.")
@@ -107,17 +103,14 @@ def minimize(
     except RuntimeError as error:  # the user's function raised, or a backend
         fail(error, status=1)
     shown = console()
-    title = f"{method or 'minimize'} on {fun or repr(subject)}"
-    shown.print(_table(subject if isinstance(subject, Problem) else None, title, result))
-    shown.print(result.message, soft_wrap=True)
-    if fun is not None:
-        _show_point(shown, result)
+    _show(shown, f"{method or _DEFAULT} on {fun or repr(subject)}", result)
+    if isinstance(subject, Problem) and subject.facts.minimum is not None:
+        shown.print(f"the known minimum of f is {subject.facts.minimum:.8g}")
     if out is not None:
         np.save(out, np.asarray(result.x))
         shown.print(f"x: {out}", soft_wrap=True)
     if figure is not None:
-        drawn = draw(result, title=f"{method or 'minimize'} on {fun or problem}")
-        write_bytes(figure, as_bytes(drawn, figure.suffix.lower()[1:]))
+        write_bytes(figure, as_bytes(result.plot(), figure.suffix.lower()[1:]))
         shown.print(f"figure: {figure}", soft_wrap=True)
     if not result.success:
         raise typer.Exit(1)
@@ -170,12 +163,6 @@ def _check_array(path: Path | None) -> None:
         raise ValueError(f"--out={str(path)!r}: need a name that ends in .npy")
 
 
-def _show_point(shown: Console, result: Result) -> None:
-    x = np.asarray(result.x)
-    text = np.array2string(x, precision=8, threshold=_SHOWN_COORDINATES, separator=", ")
-    shown.print(f"x = {text}", soft_wrap=True)
-
-
 def _start(problem: Problem, start: str, saddle: int, replicas: int, seed: int) -> Any:
     if start == "random":
         return problem.start(replicas, seed=seed)
@@ -189,47 +176,14 @@ def _start(problem: Problem, start: str, saddle: int, replicas: int, seed: int) 
     return saddles[saddle].point.expand(replicas, -1)
 
 
-def _table(problem: Problem | None, title: str, result: Result) -> Table:
-    table = Table(title=title)
-    for column in ("replica", "f", "steps", "gradient-equivalents", "stopped because"):
-        table.add_column(column, justify="left" if column == "stopped because" else "right")
-    last = result.search if result.polish is None else result.polish
-    order = sorted(range(len(last.values)), key=lambda r: float(last.values[r]))
-    for replica in order[:_SHOWN_REPLICAS]:
-        table.add_row(
-            str(replica),
-            f"{float(last.values[replica]):.8g}",
-            str(int(result.search.steps[replica])),
-            f"{float(result.counts.spent[replica]):.1f}",
-            result.search.stops[replica].value,
-        )
-    curvature = "not computed" if result.lambda_min is None else f"{result.lambda_min:.4g}"
-    table.caption = f"{result.kind.value}\nlambda_min {curvature}"
-    if problem is not None:
-        minimum = problem.facts.minimum
-        floor = "unknown" if minimum is None else f"{minimum:.8g}"
-        table.caption += f", known minimum of f {floor}"
-    return table
-
-
-def draw(result: Result, *, title: str) -> Figure:
-    """Values and gradient norms of all replicas against gradient-equivalents."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    history = result.history
-    left.plot(history.spent, history.values, lw=0.8)
-    left.set_ylabel("f")
-    right.plot(history.spent, history.grad_norms, lw=0.8)
-    right.axhline(result.point.eps, color="0.5", ls="--", lw=0.8)
-    place = {"transform": right.get_yaxis_transform(), "va": "bottom"}
-    right.text(0.02, result.point.eps, "tolerance", color="0.4", fontsize=8, **place)
-    right.set_yscale("log")
-    right.set_ylabel("gradient norm")
-    for axes in (left, right):
-        axes.set_xscale("symlog", linthresh=10.0)
-        axes.set_xlim(left=0.0)
-        axes.set_xlabel("gradient-equivalents")
-    figure.suptitle(f"{title}: {result.kind.name}")
-    return figure
+def _show(shown: Console, title: str, result: Result) -> None:
+    shown.print(f"{title}: {result.kind.value}", soft_wrap=True)
+    shown.print(str(result), soft_wrap=True)
+    shown.print(result.message, soft_wrap=True)
+    values, spent = np.asarray(result.all_fun), result.counts.spent
+    if len(values) == 1:
+        return
+    table = Table("replica", "f", "gradient-equivalents")
+    for replica in np.argsort(values)[:_SHOWN_REPLICAS].tolist():
+        table.add_row(str(replica), f"{values[replica]:.8g}", f"{spent[replica]:.1f}")
+    shown.print(table)
