@@ -282,17 +282,15 @@ class Bench:
         return self.checks[key](outcome.x, task.start)
 
     def _time(self, task: Task, names: tuple[str, ...]) -> dict[str, float]:
-        """Processor seconds, the least of two rounds."""
+        """Processor seconds, the least of two rounds; of one, where that is long."""
         seconds = dict.fromkeys(names, np.inf)
         for _ in range(2):
             for name in names:
                 before = time.process_time()
                 attempt(self.methods[name], task.function.fun, task.start)
                 seconds[name] = min(seconds[name], time.process_time() - before)
-                if seconds[name] > 2:
-                    return seconds | {
-                        other: np.nan for other in names if not np.isfinite(seconds[other])
-                    }
+            if sum(seconds.values()) > 2:
+                break
         return seconds
 
 
@@ -470,7 +468,8 @@ def summarize(rows: list[Row]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if len(large) == 2:
         ours, theirs = large[OURS], large[LBFGSB]
         figures["large"] = {name: _numbers(row) for name, row in large.items()}
-        work = number(ours["values"]) + number(ours["gradients"]) + number(ours["products"])
+        # A gradient is computed with its value: one call.
+        work = number(ours["values"]) + number(ours["products"])
         line("20,000 unknowns: certified", float(ours["kind"] == "MINIMUM"), 1, at_least=True)
         line("20,000 unknowns: calls and products", work, 300)
         ratio = number(ours["seconds"]) / number(theirs["seconds"])
@@ -590,9 +589,18 @@ def report(rows: list[Row], path: Path) -> None:
     text = table(figures, lines)
     print("\n" + text.split("\n\n")[0])
     path.with_suffix(".md").write_text(text)
-    content = {"environment": environment(), "lines": lines, "figures": figures}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+    content = _finite({"environment": environment(), "lines": lines, "figures": figures})
+    path.with_suffix(".json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     draw_profile(rows, path.with_name(path.stem + "_profile.svg"))
+
+
+def _finite(content: Any) -> Any:
+    """With words in the place of the numbers that JSON does not have."""
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return str(content) if isinstance(content, float) and not np.isfinite(content) else content
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -623,6 +631,9 @@ def _run_all(chosen: argparse.Namespace, rows: list[Row]) -> list[Row]:
         LBFGSB: by_scipy("L-BFGS-B"),
     }
     functions = select(chosen.functions, held_out=chosen.held_out)
+    left_out = len(chosen.functions) - len(functions)
+    if left_out > 0:
+        print(f"left out: {left_out} functions of the other part, see --held-out", file=sys.stderr)
     bench = Bench(methods, not chosen.no_check)
     done = {tuple(str(row[key]) for key in KEYS[:-1]) for row in rows} if chosen.resume else set()
     tasks = [task for part in chosen.parts for task in tasks_of(part, functions)]

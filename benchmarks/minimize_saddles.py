@@ -26,6 +26,8 @@ STARTS = 80
 # Where so many starts have found at most one critical point, there are no others to find.
 FEW = 20
 CURVATURE = -1e-4
+# Where f bends by less than this across the box, as easom does far out, there is nothing to see.
+FAINT = 1e-30
 FILE = RESULTS / "minimize_saddles.json"
 
 
@@ -60,6 +62,8 @@ def find_saddles(function: TestFunction) -> list[dict[str, object]]:
             if not (refined.has_converged and is_inside and is_new) or refined.is_linear:
                 continue
             points.append(x)
+            if float(np.max(np.abs(refined.hessian) * width[:, None] * width)) < FAINT:
+                continue
             scaling = equilibrate(refined.hessian)
             if lowest(refined.hessian * scaling[:, None] * scaling)[0] > CURVATURE:
                 continue

@@ -49,15 +49,13 @@ _NOISE_PART, _PLATEAU_NOISES = 0.1, (0.01, 0.1, 1.0)
 _MAX_DOUBLINGS = 40
 _MAX_NEWTON_STEPS = 8
 _NUM_RAYS = 3
-# Negative curvature below this part of the largest may be the slope of a valley.
-_WEAK_PART = 1e-4
 _NOISE_STREAM = 0xE5CA
 # An iterate that came this many times as far as its start is from the origin runs away.
 _RUNAWAY = 1e8
 # Measured step sizes that prove too long are shortened.
 _MAX_RETRIES = 4
 _RETRY_FACTOR = 0.25
-# A noisy search rests where no curvature is below this part of the largest.
+# A noisy search rests where no curvature is below minus this, or minus this part of the largest.
 _SEARCH_GAMMA = 0.03
 # Up to here the Hessians of all replicas are assembled at once to look for negative curvature.
 _DENSE_DIM = 64
@@ -205,7 +203,12 @@ def minimize(
 def _refuse(name: str, method: Any) -> None:
     if name in _NO_COUNTERPART:
         raise TypeError(f"option {name!r} has no counterpart: {_NO_COUNTERPART[name]}")
-    reason = "takes no options" if method == "auto" else "has its options already"
+    if method == "auto":
+        reason = "takes no options; for those of a Langevin method say method='agld', say"
+        if name.startswith("batch"):
+            reason = "uses all samples; for batches say method='asgld', say"
+    else:
+        reason = "has its options already"
     raise TypeError(f"unknown option {name!r}: method={method!r} {reason}")
 
 
@@ -408,10 +411,6 @@ class Landscape:
             view.function = self.function
         return view
 
-    def around(self, row: int, z: Tensor) -> Neighborhood:
-        """f around a point, in the user's coordinates; with bounds, among the free coordinates."""
-        return Neighborhood(_Counted(self.door(row, is_user=True)), self.to_user(z))
-
     def held(self, x: Tensor, grad: Tensor, scale: Tensor, tol: float | None) -> Tensor:
         """Which coordinates their bounds hold: f would fall further beyond them."""
         assert self.box is not None
@@ -443,7 +442,8 @@ class _Counted:
     """An oracle's calls without its `free` view, so that a judgment is counted like all else."""
 
     def __init__(self, oracle: Oracle) -> None:
-        self.dim, self.unit_roundoff = oracle.dim, oracle.unit_roundoff
+        self.dim, self.num_samples = oracle.dim, oracle.num_samples
+        self.unit_roundoff = oracle.unit_roundoff
         self.value, self.grad = oracle.value, oracle.grad
         self.hvp, self.hessian = oracle.hvp, oracle.hessian
 
@@ -472,6 +472,7 @@ class Minimization:
         self.is_lr_measured = False
         self.steps_left = self.max_steps
         self.z, self.values = self.land.start, torch.full((len(self.land.start),), math.nan)
+        self.polishes = False
         self.point: Point | None = None
         self.exam: Examination | None = None
         if self.is_auto:
@@ -585,7 +586,6 @@ class Minimization:
             steepest = self.exam.largest if self.exam.largest > 0 else steepest
         if self.runs:
             gained = max(float(self.start_values[self.best] - self.values[self.best]), 0.0)
-        self.last_rest = rest
         return LBFGS(
             memory=memory,
             scale=1.0 / steepest if steepest else None,
@@ -627,12 +627,13 @@ class Minimization:
         """A noisy search may rest where no curvature is clearly negative."""
         assert self.scales is not None
         rows, which = torch.unique(rows, dim=0, return_inverse=True)  # many may share a saddle
-        gamma = self.given_gamma or _SEARCH_GAMMA * self.scales.curvature
+        if reason is Stop.GRADIENT and self.given_gamma is None:
+            x = self.land.to_user(rows)
+            kinds = [classify(self.land.function, row, eps=_ANY_GRADIENT).kind for row in x]
+            return torch.tensor([kind is Kind.MINIMUM for kind in kinds])[which]
+        gamma = self.given_gamma or _SEARCH_GAMMA * min(1.0, self.scales.curvature)
         lowest, highest = self.land.extreme_curvatures(rows, gamma, self.seed)
-        may_rest = lowest >= -gamma
-        if reason is not Stop.GRADIENT:
-            may_rest = may_rest | self._is_too_long(highest)
-        return may_rest[which]
+        return (self._is_too_long(highest) | (lowest >= -gamma))[which]
 
     def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
@@ -673,6 +674,7 @@ class Minimization:
 
     def finish(self, *, escape: bool, polish: bool) -> None:
         """Bring the search to rest, judge where it is, and go on where that is no minimum."""
+        self.polishes = polish and self.anneals
         try:
             if not self.is_auto and not self.has_noise:
                 self._judge()  # a saddle at which the search rests is its result
@@ -684,7 +686,7 @@ class Minimization:
             rests = iter(_RESTS[1:])
             while self._may_go_on():
                 assert self.point is not None
-                if self.point.kind is Kind.NOT_STATIONARY or self._is_weak(self.point):
+                if self.point.kind is Kind.NOT_STATIONARY:
                     is_better = (self.is_auto or polish) and self._descend_on(rests)
                 elif escape and self.num_escapes < _MAX_ESCAPES:
                     is_better = self._leave(self.point)
@@ -692,8 +694,6 @@ class Minimization:
                     is_better = False
                 if not is_better:
                     break
-            if polish and self.point is not None and self.point.kind is Kind.MINIMUM:
-                self._polish()
         except BudgetExhausted:
             self.notes["budget"] = "the budget was spent before the judgment was complete"
 
@@ -745,7 +745,9 @@ class Minimization:
 
     def _judged(self) -> Point:
         best = self.best
-        around, scale = self.land.around(best, self.z[best]), self._scale()
+        x, scale = self.land.to_user(self.z[best]), self._scale()
+        source: Any = _Counted(self.land.door(best, is_user=True))
+        around = Neighborhood(source, x)
         fall = float(self.start_values[best] - self.values[best])
         eps, gamma = self.tol, self.given_gamma
         if self.noise_floor is not None:
@@ -754,21 +756,24 @@ class Minimization:
             gamma = gamma or max(math.sqrt(eps) * min(1.0, self.scales.curvature), 1e-300)
         held = None
         if self.land.box is not None:
-            is_held = self.land.held(around.x, around.gradient, scale, eps)
+            is_held = self.land.held(x, around.gradient, scale, eps)
             if bool(is_held.any()):
                 held = ", ".join(f"x[{i}]" for i in is_held.nonzero().flatten().tolist()[:5])
                 if bool(is_held.all()):
                     return self._held_point(around, held, eps)
-                door = self.land.door(best, is_user=True)
-                face = Face(door, around.x, ~is_held)
-                around, scale = Neighborhood(face, around.x[~is_held]), scale[~is_held]
+                source, scale = Face(source, x, ~is_held), scale[~is_held]
+                x = x[~is_held]
+                around = Neighborhood(source, x)
         effort = Effort(seed=self.seed, max_hvp=2000)
         if gamma is None:
-            self.exam = examine(around, effort, scale=scale, fall=fall)
+            exam = self.exam = examine(around, effort, scale=scale, fall=fall)
+            if held is None and self.polishes and self._newton(exam):
+                around = Neighborhood(source, self.z[best])
+                self.exam = examine(around, effort, scale=scale, fall=fall)
             point = self.exam.point(eps, num_rays=_NUM_RAYS, seed=self.seed)
         else:
             point = classify(
-                around, around.x, eps=eps, gamma=gamma, scale=scale, fall=fall, seed=self.seed
+                source, x, eps=eps, gamma=gamma, scale=scale, fall=fall, seed=self.seed
             )
         if held is None:
             return point
@@ -798,26 +803,8 @@ class Minimization:
             self.values[self.best]
         ) < -_RUNAWAY**2 * (1.0 + abs(float(self.start_values[self.best])))
 
-    def _is_weak(self, point: Point) -> bool:
-        """Whether a saddle may be a minimum's flat surroundings, which more descent would leave."""
-        if point.kind is not Kind.STRICT_SADDLE or self.exam is None or not point.gradient_norm:
-            return False
-        curvatures = self.exam.values
-        is_slight = float(-curvatures.min()) < _WEAK_PART * float(curvatures.max())
-        return is_slight and self.runs[-1].stop is Stop.FINISHED and not self._is_at_rest
-
-    @property
-    def _is_at_rest(self) -> bool:
-        """Whether the last descent ended because nothing lower was found."""
-        return self.last_rest == _RESTS[-1]
-
     def _descend_on(self, rests: Any) -> bool:
         """Go on where the descent rested too early; return whether there is something to judge."""
-        before = float(self.values[self.best])
-        if self._newton() and float(self.values[self.best]) < before:
-            self._judge()
-            if self.point is None or self.point.kind is not Kind.NOT_STATIONARY:
-                return True
         rest = next(rests, None)
         if rest is None or self.tol is not None:
             return False
@@ -912,30 +899,23 @@ class Minimization:
 
     # ------------------------------------------------------------------------- polish
 
-    def _polish(self) -> None:
-        spent, before = self.spent, float(self.values[self.best])
-        exam, steps = self.exam, self._newton()
-        if not steps:
-            return
-        self._note("polish", "newton", steps, before, spent, "the gradient is at rounding level")
-        # Beside a valley slight curvature comes from the distance to its bottom: look again there.
-        assert exam is not None
-        if float(exam.values[0]) < _WEAK_PART * float(exam.values[-1]):
-            self._judge()
+    def _newton(self, exam: Examination) -> bool:
+        """Newton steps with the Hessian of a judgment, as long as they shorten the gradient.
 
-    def _newton(self) -> int:
-        """Newton steps with the Hessian of the judgment, as long as they shorten the gradient."""
-        exam, best = self.exam, self.best
-        if exam is None or not exam.is_convex or self.land.box is not None:
-            return 0
+        Return whether the Hessian must be computed anew to judge the end.
+        """
+        if not exam.is_nearly_convex or self.land.box is not None or exam.newton_energy == 0.0:
+            return False
+        best, spent = self.best, self.spent
         door = self.land.door(best)
         x, value, grad = self.z[best], float(self.values[best]), exam.grad
-        energy, steps = exam.newton_energy, 0
+        first, energy, steps = value, exam.newton_energy, 0
         for _ in range(_MAX_NEWTON_STEPS):
             trial = x + exam.newton_step(grad)
             values, grads = door.value_and_grad(trial)
-            rounding = 8 * self.land.oracle.unit_roundoff * abs(value)
             left = exam.energy(grads)
+            # Where the gradient shrinks well, f may rise by its rounding.
+            rounding = 8 * self.land.oracle.unit_roundoff * abs(value)
             is_lower = float(values) <= value + (rounding if left < 0.25 * energy else 0.0)
             if not (is_lower and left < energy):
                 break
@@ -943,13 +923,14 @@ class Minimization:
             x, value, grad, energy, steps = trial, float(values), grads, left, steps + 1
             if is_done or energy == 0.0:
                 break
-        if steps:
-            self.z, self.values = self.z.clone(), self.values.clone()
-            self.z[best], self.values[best] = x, value
-            norm = float(torch.linalg.vector_norm(grad))
-            if self.point is not None:
-                self.point = replace(self.point, gradient_norm=norm, value=value)
-        return steps
+        if steps == 0:
+            return False
+        is_slow = energy > 0.25 ** (steps + 1) * exam.newton_energy
+        self.z, self.values = self.z.clone(), self.values.clone()
+        self.z[best], self.values[best] = x, value
+        exam.move(x, value, grad)
+        self._note("polish", "newton", steps, first, spent, "steps no longer shorten the gradient")
+        return is_slow or exam.is_blurred
 
     # ------------------------------------------------------------------------- the result
 

@@ -45,21 +45,24 @@ def build(name: str) -> Problem:
 # ---------------------------------------------------------------------------- the zoo
 
 
-@pytest.mark.parametrize("method", ["asgld", "agld"])
+# Their minima are not isolated: a rotation of the factors, a scale between layers changes nothing.
+VALLEYS = {"factorization", "sensing", "deep-linear"}
+
+
+@pytest.mark.parametrize("method", ["auto", "asgld", "agld"])
 @pytest.mark.parametrize(("name", "number"), STRICT)
-def test_noise_leads_from_every_strict_saddle_to_a_minimum(
-    name: str, number: int, method: str
-) -> None:
+def test_every_strict_saddle_is_left_for_a_minimum(name: str, number: int, method: str) -> None:
     p = build(name)
     saddle = p.facts.saddles[number]
-    result = minimize(p, saddle.point, method=method, max_steps=600)
-    assert result.kind is Kind.MINIMUM
+    result = minimize(p, saddle.point, method=method, max_steps=600, accept_flat=name in VALLEYS)
+    assert result.kind is (Kind.DEGENERATE if name in VALLEYS else Kind.MINIMUM), str(result)
     assert result.success
     assert result.fun < saddle.value
     assert float(torch.as_tensor(result.jac).norm()) <= 1e-3
     # The noise, not the polish, left the saddle. (Rosenbrock's lies 0.007 above a minimum, which is
     # less than the noise lifts the iterate.)
-    assert name == "rosenbrock" or float(result.search.values[0]) < saddle.value
+    is_quiet = method == "auto" or name == "rosenbrock"
+    assert is_quiet or float(result.search.values[0]) < saddle.value
     if p.facts.minimum is not None:
         assert result.fun >= p.facts.minimum - 1e-9
 
@@ -86,7 +89,7 @@ def test_sgld_leaves_too_and_is_judged_at_its_noise_floor(name: str) -> None:
     assert result.fun < saddle.value
     assert not result.success
     assert result.noise_floor is not None
-    assert result.point.eps == pytest.approx(max(1e-3, 2 * result.noise_floor))
+    assert result.point.eps == pytest.approx(2 * result.noise_floor)
     assert result.kind not in (Kind.STRICT_SADDLE, Kind.MAXIMUM)
     assert "Constant noise keeps the gradient norm near" in result.message
     assert result.polish is None
@@ -150,7 +153,7 @@ def test_escape_goes_on_from_a_saddle() -> None:
     assert free.success
     assert free.num_escapes == 1
     assert free.fun == pytest.approx(-0.25, abs=1e-6)
-    assert "after a step along the direction down" in free.message
+    assert [phase.name for phase in free.phases if phase.steps][0] == "escape"
     # A chain of saddles, one behind the other, takes several; a small budget ends it earlier.
     p = problem("octopus", dim=3)
     chain = minimize(p, torch.zeros(3), method="asg", escape=True)
@@ -181,7 +184,8 @@ def test_replicas_run_at_once_and_all_are_returned() -> None:
 
 def test_same_seed_same_bits_other_seed_other_bits() -> None:
     first, again, other = (
-        minimize(saddle_torch, torch.zeros(2), seed=seed, polish=False) for seed in (1, 1, 2)
+        minimize(saddle_torch, torch.zeros(2), method="asgld", seed=seed, polish=False)
+        for seed in (1, 1, 2)
     )
     assert torch.equal(torch.as_tensor(first.x), torch.as_tensor(again.x))
     assert not torch.equal(torch.as_tensor(first.x), torch.as_tensor(other.x))
@@ -262,15 +266,20 @@ def test_callback_and_checkpoint_reach_the_loop(tmp_path: Path) -> None:
         return len(seen) == 7
 
     bounded = minimize(
-        lambda x: (x - x.log()).sum(), 2 * torch.ones(2), bounds=[(0, None)] * 2, callback=callback
+        lambda x: (x - x.log()).sum(),
+        2 * torch.ones(2),
+        method="asgld",
+        bounds=[(0, None)] * 2,
+        callback=callback,
     )
     assert len(seen) == 7
     assert bounded.search.stop is Stop.CALLBACK
     assert bool((torch.stack(seen) > 0).all())  # in the user's coordinates
     path = tmp_path / "search.pt"
-    whole = minimize(saddle_torch, torch.zeros(2), max_steps=90, polish=False)
-    minimize(saddle_torch, torch.zeros(2), max_steps=40, polish=False, checkpoint=path)
-    rest = minimize(saddle_torch, torch.zeros(2), max_steps=90, polish=False, checkpoint=path)
+    how: dict[str, Any] = {"method": "asgld", "polish": False}
+    whole = minimize(saddle_torch, torch.zeros(2), max_steps=90, **how)
+    minimize(saddle_torch, torch.zeros(2), max_steps=40, checkpoint=path, **how)
+    rest = minimize(saddle_torch, torch.zeros(2), max_steps=90, checkpoint=path, **how)
     assert torch.equal(torch.as_tensor(whole.x), torch.as_tensor(rest.x))
 
 
@@ -305,7 +314,9 @@ def test_numpy_minibatches_are_served() -> None:
     def jac(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         return x - data[indices].mean(0)
 
-    result = minimize(fun, [0.0, 0.0], jac=jac, num_samples=50, batch_size=5, max_steps=300)
+    result = minimize(
+        fun, [0.0, 0.0], jac=jac, method="asgld", num_samples=50, batch_size=5, max_steps=300
+    )
     assert result.success
     np.testing.assert_allclose(result.x, data.mean(0), atol=2e-3)
     assert result.counts.calls["sample_grad"][0] > 0
@@ -354,13 +365,14 @@ def test_command_line_shows_a_table_and_draws_a_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"no_such": 1}, TypeError, "unknown option .no_such.*known are alpha, annealing, batch"),
+        ({"method": "agld", "no_such": 1}, TypeError, "unknown option .no_such.*known are alpha"),
+        ({"lr": 1.0}, TypeError, "unknown option 'lr'.*method="),
+        ({"ftol": 1.0}, TypeError, "'ftol'"),
         ({"method": "newton"}, ValueError, "method='newton': known are asgld, agld"),
         ({"tol": 0.0}, ValueError, "tol=0.0"),
-        ({"x0": torch.zeros(2, 2, 2)}, ValueError, r"x0 has shape \(2, 2, 2\)"),
+        ({"max_seconds": 0}, ValueError, "max_seconds=0"),
+        ({"gamma": -1.0}, ValueError, "gamma=-1.0"),
         ({"x0": torch.tensor([0.0, torch.nan])}, ValueError, "x0 has entries that are NaN"),
-        # A matrix must not pass for starts, nor for one point of four coordinates.
-        ({"x0": torch.zeros(2, 2)}, ValueError, "flatten it .*; for 2 starts say replicas=2"),
         ({"replicas": 0}, ValueError, "replicas=0"),
         ({"replicas": 3, "x0": torch.zeros(2, 2)}, ValueError, "replicas=3 but x0 has 2 rows"),
         ({"fun": 3}, TypeError, "fun=3"),
@@ -368,11 +380,12 @@ def test_command_line_shows_a_table_and_draws_a_figure(tmp_path: Path) -> None:
         ({"bounds": [(0, 1), (2, 1)]}, ValueError, r"bounds\[1\]=\(2.0, 1.0\): need low < high"),
         ({"bounds": [(0, 1), (0, 1)]}, ValueError, "not strictly inside its bounds"),
         ({"bounds": [(-1, 1)] * 2, "transform": "exp"}, ValueError, "transform='exp'"),
-        ({"fun": lambda x: torch.log(x).sum()}, ValueError, "non-finite number at row 0"),
+        ({"fun": lambda x: torch.log(x).sum()}, ValueError, "not finite at x0"),
         ({"fun": problem("monkey-saddle"), "jac": max}, ValueError, "come with the problem"),
         ({"fun": problem("strict-saddle")}, ValueError, "x0 has 2 coordinates, the problem has 16"),
         ({"method": asgld.methods.LBFGS(), "lr": 1.0}, TypeError, "unknown option 'lr'"),
-        ({"batch_size": 3}, ValueError, "not a mean over samples"),
+        ({"batch_size": 3}, TypeError, "'batch_size'"),
+        ({"method": "agld", "batch_size": 3}, ValueError, "not a mean over samples"),
     ],
 )
 def test_arguments_are_checked(
@@ -394,17 +407,22 @@ def test_failing_user_function_is_named_in_the_middle_of_a_run() -> None:
         return saddle_jac(x)
 
     with pytest.raises(RuntimeError, match=r"`jac` raised ZeroDivisionError: no more.*`grad`"):
-        minimize(saddle_numpy, [0.0, 0.0], jac=fragile)
+        minimize(saddle_numpy, [0.0, 0.0], jac=fragile, method="agld")
 
 
 @pytest.mark.parametrize("operation", [torch.matmul, torch.dot])
-def test_constants_of_torchs_default_type_are_an_error_that_says_what_to_do(
+def test_functions_of_torchs_default_type_are_served_in_it(
     operation: Callable[..., Tensor],
 ) -> None:
-    constants = torch.ones(2)
-    with pytest.raises(RuntimeError, match=r"x is float64.*\.double\(\)"):
-        minimize(lambda x: operation(constants, x) ** 2, torch.zeros(2))
-    assert minimize(lambda x: operation(constants.double(), x) ** 2, torch.zeros(2)).success
+    constants = torch.tensor([1.0, 2.0])
+
+    def fun(x: Tensor) -> Tensor:
+        return (operation(constants, x) - 3) ** 2 + (x[0] - 1) ** 2
+
+    result = minimize(fun, torch.zeros(2))
+    assert result.success
+    assert "dtype" in result.notes
+    torch.testing.assert_close(result.x, torch.ones(2).double(), atol=1e-3, rtol=0)
 
 
 def test_value_cut_off_from_x_is_an_error_that_says_what_to_do() -> None:
@@ -421,7 +439,12 @@ def test_message_says_how_many_replicas_there_were() -> None:
 def test_record_is_passed_on() -> None:
     record = Record("linear", every=25, iterates=True)
     result = minimize(
-        saddle_torch, torch.zeros(2), bounds=[(-3, 3)] * 2, max_steps=100, record=record
+        saddle_torch,
+        torch.zeros(2),
+        method="asgld",
+        bounds=[(-3, 3)] * 2,
+        max_steps=100,
+        record=record,
     )
     assert result.history.steps[:5].tolist() == [0, 25, 50, 75, 100]
     assert result.history.iterates is not None

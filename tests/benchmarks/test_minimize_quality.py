@@ -42,7 +42,7 @@ def test_values_and_gradients_are_counted_once() -> None:
     assert _counts(tally) == (3, 1, 0)
     assert tally.trajectory == [(3, pytest.approx(float(gradient.norm())))]
     _gradient(tally, x)
-    assert tally.calls_until(1e-12) == 5
+    assert tally.calls_until(1e-12) == 6
     assert tally.calls_until(-1) == math.inf
 
 

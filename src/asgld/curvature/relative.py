@@ -52,13 +52,17 @@ _NEWTON_ROOM, _AGREEMENT = 5.0, 1.5
 _EIGENVALUE_ROUNDINGS = 1e3
 # Rounding errors of a gradient, in units of unit roundoff times curvature times x.
 _GRADIENT_ROUNDINGS = 1e2
+# Curvatures change by this many parts of the largest when x moves by the scale of x.
+_DRIFT = 10.0
+# Negative curvature below this part of the largest may be the slope of a valley's side.
+_SLIGHT = 1e-4
 # Newton steps that shrink by less than this lead away for ever.
 _SHRINKS = 0.9
 # A Newton step shorter than this part of the scale of x is rounding.
 _SMALLEST_STEP = 1e-10
 # Lanczos: curvatures below this part of the largest are not told from zero.
 _LANCZOS_PART = 1e-2
-_PURITY = 0.2
+_PURITY = 0.05
 _FLAT_DIRECTIONS = 4
 _EQUILIBRATIONS = 8
 # Curvatures below this are zero: their products with scales lose all digits.
@@ -97,7 +101,7 @@ class Examination:
     s: Tensor  # (d,)
     values: Tensor  # (k,), ascending
     vectors: Tensor  # (d, k), orthonormal
-    noise: float  # values up to this are zero
+    rounding_noise: float  # rounding errors of the values
     smallest: float  # in the user's units
     lower: float
     largest: float
@@ -116,6 +120,7 @@ class Examination:
         self.grad = around.gradient
         self.size = 0.0 if math.isnan(self.value) else abs(self.value)
         self.unit = around.unit_roundoff
+        self.drift = 0.0  # how far x has moved since the Hessian was computed, in units of c
         own = self.x.abs()
         self.c = own.clamp(min=1.0) if scale is None else torch.maximum(own, scale.to(own))
 
@@ -123,13 +128,19 @@ class Examination:
 
     def _finish(self, curvature_energy: float) -> None:
         """Numbers that follow from the spectrum, and from the model's rise over the scale of x."""
+        self.curvature_energy = curvature_energy
         known = max(self.size, self.fall)
         self.f_scale = max(known if known > 0 else curvature_energy, 1e-300)
         # Where only x is known, it says how small a gradient can be called.
         self.loose_scale = self.f_scale if self.fall > 0 else max(known, curvature_energy, 1e-300)
         # A gradient is known to the rounding of x times the curvature.
         self.rounding = (_GRADIENT_ROUNDINGS * self.unit) ** 2 * curvature_energy
+        self.widest = float(self.values.abs().max())
         self.slopes = self.vectors.T @ (self.s * self.grad)  # along the directions, in y
+        # The Hessian changes on the way to the critical point, by about this part of itself.
+        self.noise = self.rounding_noise
+        left = float((self.newton_step(self.grad) / self.c).abs().max())
+        self.noise += _DRIFT * min(self.drift + left, 1e-3) * self.widest
         # How far a direction leads until a coordinate has moved by its scale.
         lengths = torch.linalg.vector_norm((self.s / self.c)[:, None] * self.vectors, dim=0)
         self.reach = 1.0 / lengths
@@ -152,18 +163,30 @@ class Examination:
     def newton_step(self, grad: Tensor) -> Tensor:
         """The step that the model takes to where this gradient would vanish, by positive values."""
         slopes = self.vectors.T @ (self.s * grad)
-        return self._along(torch.where(self.values > self.noise, -slopes / self.values, 0.0))
+        is_up = self.values > self.rounding_noise
+        return self._along(torch.where(is_up, -slopes / self.values, 0.0))
 
     def energy(self, grad: Tensor) -> float:
         """By how much this gradient would let f fall in that step."""
-        is_up = self.values > self.noise
+        is_up = self.values > self.rounding_noise
         slopes = (self.vectors.T @ (self.s * grad))[is_up]
         return float((0.5 * slopes**2 / self.values[is_up]).sum())
 
     @property
-    def is_convex(self) -> bool:
-        """Whether all curvatures are known and positive."""
-        return self.is_complete and bool((self.values > self.noise).all())
+    def is_nearly_convex(self) -> bool:
+        """Whether all curvatures are known and none is clearly negative: Newton's step helps."""
+        return self.is_complete and float(self.values[0]) > -_SLIGHT * self.widest
+
+    @property
+    def is_blurred(self) -> bool:
+        """Whether the lowest curvature is smaller than what moving x may have changed."""
+        return abs(float(self.values[0])) <= self.noise and self.drift > 0.0
+
+    def move(self, x: Tensor, value: float, grad: Tensor) -> None:
+        """Take the judgment to a point nearby, with the Hessian that is known."""
+        self.drift += float(((x - self.x) / self.c).abs().max())
+        self.x, self.value, self.grad, self.size = x, value, grad, abs(value)
+        self._finish(self.curvature_energy)
 
     def _along(self, weights: Tensor) -> Tensor:
         """The displacement in x that these weights of the directions mean."""
@@ -268,7 +291,8 @@ class Examination:
         move = self.newton_step(self.grad)
         noise = max(_VISIBLE_ROUNDINGS * self.unit * self.size, self.rounding)
         is_rounding = self.newton_energy <= noise
-        if is_rounding or not float((move / self.c).abs().max()) > _SMALLEST_STEP:
+        is_short = not float((move / self.c).abs().max()) > _SMALLEST_STEP
+        if is_rounding or is_short or self.drift > 0.0:  # with an old Hessian it is no Newton step
             return False
         slope = float(self.around.grad(self.x + move) @ move)
         bend = float(self.around.product(self.x + move, move) @ move)
@@ -367,9 +391,12 @@ class _Dense(Examination):
         self.values, self.vectors = torch.linalg.eigh(scaled)
         widest = float(self.values.abs().max())
         mirrored = float((self.s[:, None] * asymmetry * self.s).max())
-        self.noise = _EIGENVALUE_ROUNDINGS * self.unit * widest + mirrored
+        self.rounding_noise = _EIGENVALUE_ROUNDINGS * self.unit * widest + mirrored
         self.confidence, self.residual, self.is_complete = 1.0, 0.0, True
         self._finish(energy)
+
+    def _finish(self, curvature_energy: float) -> None:
+        super()._finish(curvature_energy)
         self._ends()
 
     def _ends(self) -> None:
@@ -417,7 +444,7 @@ class _Lanczos(Examination):
         self.c = torch.full_like(self.x, length)  # along a direction, not in every coordinate
         norm = float(torch.linalg.vector_norm(self.grad, dtype=torch.float64))
         self.values, self.vectors = torch.tensor([self.smallest]).to(vector), vector[:, None]
-        self.noise = _EIGENVALUE_ROUNDINGS * self.unit * widest
+        self.rounding_noise = _EIGENVALUE_ROUNDINGS * self.unit * widest
         if norm > 0:  # the promise of the gradient itself: one more direction
             along = self.grad / norm
             bend = float(along @ operator(along))

@@ -66,29 +66,27 @@ def gradient_of_values(
         return value(point), float(point[i] - x[i])
 
     for i, scale in enumerate(magnitudes(x).tolist()):
-        h, longest = step * scale, step * max(scale, 1.0)
         low, high = math.inf, math.inf
         if bounds is not None:
             low, high = float(x[i] - bounds[0][i]), float(bounds[1][i] - x[i])
-        if min(low, high) < h:  # too close to a bound for a central difference
-            h = min(h, max(low, high) / 2)
-            sign = 1.0 if high >= low else -1.0
-            if center is None:
-                center = value(x)
-            (near, a), (far, b) = at(i, sign * h), at(i, 2 * sign * h)
-            result[i] = ((near - center) * b / a - (far - center) * a / b) / (b - a)
-            continue
-        longest = min(longest, low, high)
+        h, longest = step * scale, min(step * max(scale, 1.0), max(low, high) / 2)
         for _ in range(_MAX_TRIALS):
-            (ahead, a), (behind, b) = at(i, h), at(i, -h)
-            result[i] = (ahead - behind) / (a - b)
-            size = max(abs(ahead), abs(behind))
-            rise = abs(ahead - behind)
+            is_central = h <= min(low, high)
+            if not is_central:  # a bound is too close: two steps away from it
+                center = value(x) if center is None else center
+                h = min(h, max(low, high) / 2)
+                inward = h if high >= low else -h
+                (near, a), (far, b) = at(i, inward), at(i, 2 * inward)
+                result[i] = ((near - center) * b / a - (far - center) * a / b) / (b - a)
+            else:
+                (near, a), (far, b) = at(i, h), at(i, -h)
+                result[i] = (near - far) / (a - b)
+            size = max(abs(near), abs(far))
+            rise = abs(near - far)
             if _MIN_LENGTHENING * h > longest or not rise < _VISIBLE * step * size:
                 break
-            if center is None:
-                center = value(x)
-            bend = abs((ahead - center) + (behind - center))
+            center = value(x) if center is None else center
+            bend = abs((near - center) + (far - center)) if is_central else 0.0
             if not bend < _VISIBLE**2 * step**2 * size:
                 break
             h = min(longest, h * _lengthening(rise, bend, size, step, eps))
@@ -122,20 +120,21 @@ def product_of_gradients(
     step = eps ** (1 / 3)
     scale = magnitudes(x)
     speed, slowest = (v.abs() / scale).amax(-1), (v.abs() / scale.clamp(min=1.0)).amax(-1)
-    is_zero = ~(speed > 0)
     h, longest = step / speed.clamp(min=1e-300), step / slowest.clamp(min=1e-300)
     result = torch.zeros_like(x)
-    todo = (~is_zero).nonzero()[:, 0]
+    reach = torch.full_like(h, math.inf)
     if bounds is not None:
         room = torch.minimum(x - bounds[0], bounds[1] - x)
         reach = torch.where(v != 0, room / v.abs(), math.inf).amin(-1)
-        is_blocked = ~is_zero & (reach < h)
-        for row in is_blocked.nonzero()[:, 0].tolist():
-            own = [t[row : row + 1] for t in (x, v, *indices)]
-            result[row] = _product_at_bound(grad, *own, step=step, bounds=bounds)
-        longest = torch.minimum(longest, reach)
-        todo = (~is_zero & ~is_blocked).nonzero()[:, 0]
+    todo = (speed > 0).nonzero()[:, 0]
     for _ in range(_MAX_TRIALS):
+        is_blocked = h[todo] > reach[todo]
+        for row in todo[is_blocked].tolist():
+            own = [t[row : row + 1] for t in (x, v, *indices)]
+            assert bounds is not None
+            lengths = (float(h[row]), float(longest[row]))
+            result[row] = _product_at_bound(grad, *own, lengths=lengths, step=step, bounds=bounds)
+        todo = todo[~is_blocked]
         if len(todo) == 0:
             break
         move = h[todo, None] * v[todo]
@@ -157,6 +156,7 @@ def _product_at_bound(
     x: Tensor,
     v: Tensor,
     *indices: Tensor,
+    lengths: tuple[float, float],
     step: float,
     bounds: Bounds,
 ) -> Tensor:
@@ -167,18 +167,26 @@ def _product_at_bound(
     """
     low, high = x - bounds[0], bounds[1] - x
     inward = torch.where(high >= low, 1.0, -1.0).to(v)
+    scale = magnitudes(x)
     result = torch.zeros_like(x)
     center = grad(x, *indices)
     for sign in (1.0, -1.0):
         part = torch.where(sign * v * inward > 0, v, torch.zeros_like(v))
-        speed = (part.abs() / magnitudes(x)).amax()
-        if not speed > 0:
+        if not bool(part.any()):
             continue
         room = torch.where(part != 0, torch.maximum(low, high) / part.abs(), math.inf).amin()
-        h = torch.minimum(step / speed, room / 2)
-        near = grad(x + sign * h * part, *indices)
-        far = grad(x + 2 * sign * h * part, *indices)
-        result += sign * (4 * (near - center) - (far - center)) / (2 * h)
+        h, longest = (min(length, float(room) / 2) for length in lengths)
+        for _ in range(_MAX_TRIALS):
+            near = grad(x + sign * h * part, *indices)
+            far = grad(x + 2 * sign * h * part, *indices)
+            product = sign * (4 * (near - center) - (far - center)) / (2 * h)
+            signal = float((scale * (far - center)).norm())
+            size = float((scale * (far.abs() + center.abs())).norm())
+            if _MIN_LENGTHENING * h > longest or not signal < _VISIBLE * step * size:
+                break
+            factor = step * size / max(signal, 1e-300)
+            h = min(longest, h * min(max(factor, _MIN_LENGTHENING), 1e4))
+        result += product
     return result[0]
 
 

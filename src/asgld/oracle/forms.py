@@ -139,20 +139,34 @@ class Form:
             return torch.cat([torch.as_tensor(part, device=device) for part in flat])
         return np.concatenate(flat)
 
+    def joined_pair(self, pair: Any) -> Any:
+        """Value and gradient, the gradient flat."""
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        return (pair[0], self.joined(pair[1])) if is_pair else pair
+
     @staticmethod
     def _flattened(value: Any, shape: tuple[int, ...]) -> Any:
         if value is None or isinstance(value, str):
             return value
-        array = value if isinstance(value, Tensor) else np.asarray(value)
+        array = _as_array(value)
         return array.reshape(-1) if tuple(array.shape) == shape else array
 
     def matrix(self, value: Any) -> Any:
         """A Hessian as (d, d): of a single array of shape s it may come as s + s."""
         if value is None or not self.is_single or self.is_vector:
             return value
-        array = value if isinstance(value, Tensor) else np.asarray(value)
+        array = _as_array(value)
         is_tensor_of_tensors = tuple(array.shape) == self.shapes[0] * 2
         return array.reshape(self.dim, self.dim) if is_tensor_of_tensors else array
+
+
+def _as_array(value: Any) -> Any:
+    """A callable's answer as a tensor or array; a list of tensors is stacked."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, list | tuple) and any(isinstance(part, Tensor) for part in value):
+        return torch.stack([torch.as_tensor(part) for part in value])
+    return np.asarray(value)
 
 
 # ------------------------------------------------------------------------------------ reading x0
@@ -253,7 +267,7 @@ def user_function(
     start: Tensor,
     *,
     args: tuple[Any, ...] = (),
-    jac: Callable[..., Any] | None = None,
+    jac: Callable[..., Any] | bool | None = None,
     hvp: Callable[..., Any] | None = None,
     hess: Callable[..., Any] | None = None,
     num_samples: int | None = None,
@@ -267,14 +281,16 @@ def user_function(
         form, start: of x0, see `read_start`. Where x0 has no tensors, torch is tried first, and
             kept if its gradient at the start is right.
         args: further arguments of all callables.
-        jac: jac(x, *args), the gradient in x's form or flat.
+        jac: jac(x, *args), the gradient in x's form or flat; or True, where `fun` returns value and
+            gradient. False is None.
         hvp: hvp(x, v, *args), with v and the product in x's form; the product may be flat.
         hess: hess(x, *args), (d, d), or shape + shape where x is one array.
         num_samples: n, where `fun` is a mean over n samples.
         bounds: lower and upper limits, each (d,), which differences do not cross.
     """
+    returns_both, jac = jac is True, None if isinstance(jac, bool) else jac
     given = {"jac": jac, "hvp": hvp, "hess": hess}
-    has_derivatives = any(derivative is not None for derivative in given.values())
+    has_derivatives = returns_both or any(call is not None for call in given.values())
     if isinstance(fun, Function):
         if has_derivatives or num_samples is not None or args:
             raise ValueError(
@@ -293,13 +309,15 @@ def user_function(
             "hvp": (2, form.joined),
             "hess": (1, form.matrix),
         }
-        wrapped = {
+        wrapped: dict[str, Any] = {
             name: _in_form(call, form, split, *changes[name], args)
             for name, call in given.items()
             if call is not None
         }
+        if returns_both:
+            wrapped["jac"] = True
         return make(
-            _in_form(fun, form, split, 1, None, args),
+            _in_form(fun, form, split, 1, form.joined_pair if returns_both else None, args),
             form.dim,
             num_samples=num_samples,
             bounds=bounds,

@@ -82,7 +82,7 @@ class UserFunction:
     The routes of a kind are tried in order, and the first that works is kept. The first product by
     automatic differentiation is compared with differences of gradients, see
     `asgld.oracle.differences.contradicts`: two gradients where they agree, six at most, once for
-    each function.
+    each function (and once more where a route is rejected and the next one is automatic too).
 
     =============  ================================================================================
     notes          how each derivative is obtained, and other remarks
@@ -104,6 +104,7 @@ class UserFunction:
     dtype: torch.dtype | None = None
     _other_dtypes: list[torch.dtype] = field(default_factory=list)
     _has_checked: bool = False
+    _dropped: list[str] = field(default_factory=list)
     _noted: set[str] = field(default_factory=set)
 
     @property
@@ -176,7 +177,7 @@ class UserFunction:
                     result = call(*row)
                 except Exception as error:
                     raise _raised(argument, error, number, num_rows, row[0]) from error
-                if not shape:
+                if argument == "fun":
                     self.computes_in(_dtype(result))
                 results.append(_checked(result, shape, argument, row[0]))
             return torch.stack(results)
@@ -186,7 +187,9 @@ class UserFunction:
     # -------------------------------------------------------------------------------- inside
 
     def _evaluate(self, kind: str, *points: Tensor, indices: Tensor | None = None) -> Any:
-        rows = [p.detach().reshape(-1, self.dim) for p in points]
+        rows = [p.detach() if p.requires_grad else p for p in points]
+        if points[0].dim() != 2:
+            rows = [row.reshape(-1, self.dim) for row in rows]
         if indices is not None:
             lead = points[0].shape[:-1]
             rows.append(indices.expand((*lead, indices.shape[-1])).reshape(len(rows[0]), -1))
@@ -221,8 +224,8 @@ class UserFunction:
 
     def _drop(self, routes: list[Route], reason: str) -> None:
         """Give up the first of the routes of a product."""
-        dropped = routes.pop(0)
-        self.notes["hvp"] = f"{routes[0].note}, since {dropped.note} {reason}"
+        self._dropped.append(f"{routes.pop(0).note} {reason}")
+        self.notes["hvp"] = f"{routes[0].note}, since {'; '.join(self._dropped)}"
 
     def _attempt(self, call: RowCall, rows: list[Tensor]) -> Any:
         """Call in the type that `fun` takes: float64, else the first smaller one that it takes."""
@@ -328,30 +331,39 @@ class _Autograd:
 
     def values(self, x: Tensor, *indices: Tensor) -> Tensor:
         """f at x, (d,) or (R, d)."""
-        if x.dim() == 2 and self.function.can_vectorize:
+        if x.dim() == 1:
+            try:
+                return self.row_value(x, *(i[0] for i in indices))
+            except Exception as error:
+                raise _raised("fun", error, 0, 1, x) from error
+        if self.function.can_vectorize:
             together: Tensor = torch.func.vmap(self.row_value)(x, *indices)
             return together
-        rows = [x] if x.dim() == 1 else list(x)
         results = []
-        for number, row in enumerate(rows):
-            batch = (i.reshape(-1, i.shape[-1])[number] for i in indices)
+        for number, row in enumerate(zip(x, *indices, strict=True)):
             try:
-                results.append(self.row_value(row, *batch))
+                results.append(self.row_value(*row))
             except Exception as error:
-                raise _raised("fun", error, number, len(rows), row) from error
-        return results[0] if x.dim() == 1 else torch.stack(results)
+                raise _raised("fun", error, number, len(x), row[0]) from error
+        return torch.stack(results)
 
     def value(self, x: Tensor, *indices: Tensor) -> Tensor:
-        return self.values(_leaf(x).clone(), *indices).detach()
+        return self.values(_leaf(x), *indices).detach()
+
+    def graph(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, and the copy of x that they are a function of."""
+        leaf = _leaf(x).requires_grad_(True)
+        if torch.is_grad_enabled():
+            return self.values(leaf, *indices), leaf
+        with torch.enable_grad():
+            return self.values(leaf, *indices), leaf
 
     def value_and_grad(self, x: Tensor, *indices: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = _leaf(x).requires_grad_(True)
-        with torch.enable_grad():
-            values = self.values(leaf, *indices)
+        values, leaf = self.graph(x, *indices)
         return values.detach(), self._gradient(values, leaf)
 
     def grad(self, x: Tensor, *indices: Tensor) -> Tensor:
-        return self.value_and_grad(x, *indices)[1]
+        return self._gradient(*self.graph(x, *indices))
 
     def _gradient(self, values: Tensor, leaf: Tensor, create_graph: bool = False) -> Tensor:
         gradient: Tensor | None = None
@@ -366,9 +378,8 @@ class _Autograd:
 
     def product(self, x: Tensor, v: Tensor, *indices: Tensor) -> Tensor:
         """Reverse over reverse."""
-        leaf = _leaf(x).requires_grad_(True)
-        with torch.enable_grad():
-            gradient = self._gradient(self.values(leaf, *indices), leaf, create_graph=True)
+        values, leaf = self.graph(x, *indices)
+        gradient = self._gradient(values, leaf, create_graph=True)
         if not gradient.requires_grad:  # f is linear
             return torch.zeros_like(leaf)
         return torch.autograd.grad(gradient, leaf, v.reshape(leaf.shape), materialize_grads=True)[0]
@@ -381,9 +392,8 @@ class _Autograd:
             return torch.cat(
                 [self.hessian(part).reshape(-1, dim, dim) for part in torch.split(x, at_once)]
             )
-        leaf = _leaf(x).requires_grad_(True)
-        with torch.enable_grad():
-            gradient = self._gradient(self.values(leaf), leaf, create_graph=True)
+        values, leaf = self.graph(x)
+        gradient = self._gradient(values, leaf, create_graph=True)
         if not gradient.requires_grad:
             return x.new_zeros(num_rows, dim, dim)
         basis = torch.eye(dim, dtype=x.dtype, device=x.device)
@@ -409,8 +419,8 @@ class _Autograd:
 
 
 def _leaf(x: Tensor) -> Tensor:
-    """Rows as what autograd differentiates: a single row without its leading axis."""
-    return x.detach() if len(x) > 1 else x.detach().reshape(-1)
+    """Rows as what autograd differentiates: a copy, a single row without its leading axis."""
+    return (x if len(x) > 1 else x[0]).detach().clone()
 
 
 def _pullback(gradient: Tensor, leaf: Tensor, vectors: Tensor) -> Tensor:
@@ -439,7 +449,7 @@ def torch_function(
     fun: Callable[..., Tensor],
     dim: int,
     *,
-    jac: RowCall | None = None,
+    jac: RowCall | bool | None = None,
     hvp: RowCall | None = None,
     hess: RowCall | None = None,
     num_samples: int | None = None,
@@ -457,6 +467,7 @@ def torch_function(
         jac, hvp, hess: optional derivatives jac(x), hvp(x, v), hess(x), each with a last argument
             `indices` where `num_samples` is given. Without them autograd differentiates: products
             reverse over reverse, else forward over reverse, else by differences of gradients.
+            jac=True means that `fun` returns value and gradient.
         num_samples: n, where `fun` is a mean over n samples.
         bounds: lower and upper limits of shape (dim,), which differences do not cross.
 
@@ -486,16 +497,18 @@ def torch_function(
         counted = function.counted(name, with_samples(call))
 
         def cast(*row: Tensor) -> Any:
-            if function.dtype is not None:
-                row = tuple(t.to(function.dtype) if t.is_floating_point() else t for t in row)
-            result = counted(*row)
+            dtype = function.dtype or torch.float64
+            points = (t.to(dtype, copy=True) if t.is_floating_point() else t for t in row)
+            result = counted(*points)
             return result if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
 
         return function.by_row(name, cast, shape)
 
     auto = _Autograd(function, with_samples(fun))
-    joint = None
-    if jac is not None:
+    value, joint = Route(auto.value, "fun", "the given `fun`"), None
+    if jac is True:
+        value, grad, joint = _pair_routes(given("fun", _joined(fun), (dim + 1,)))
+    elif callable(jac):
         grad = Route(given("jac", jac, (dim,)), "jac", "the given `jac`")
     else:
         grad = Route(auto.grad, "fun", "autograd of `fun`")
@@ -517,10 +530,9 @@ def torch_function(
         ),
     ]
     # Autograd through `jac` would be silently wrong wherever `jac` detaches.
-    products = [by_differences] if jac is not None else [*by_autograd, by_differences]
+    products = [by_differences] if jac else [*by_autograd, by_differences]
     product = None if hvp is None else given("hvp", hvp, (dim,))
     matrix = None if hess is None else given("hess", hess, (dim, dim))
-    value = Route(auto.value, "fun", "the given `fun`")
     return _assemble(function, value, grad, products, product, matrix, joint)
 
 
@@ -528,7 +540,7 @@ def numpy_function(
     fun: Callable[..., Any],
     dim: int,
     *,
-    jac: RowCall | None = None,
+    jac: RowCall | bool | None = None,
     hvp: RowCall | None = None,
     hess: RowCall | None = None,
     num_samples: int | None = None,
@@ -558,17 +570,20 @@ def numpy_function(
 
         return function.by_row(name, wrapped, shape)
 
-    value = given("fun", fun, ())
+    value = Route(given("fun", fun, ()), "fun", "the given `fun`")
+    joint = None
 
     def grad_by_differences(x: Tensor, *indices: Tensor) -> Tensor:
         rows = []
         for number, row in enumerate(x):
             batch = [i[number : number + 1] for i in indices]
-            at = functools.partial(_number, value, batch)
+            at = functools.partial(_number, value.call, batch)
             rows.append(gradient_of_values(at, row, eps=function.unit_roundoff, bounds=bounds))
         return torch.stack(rows)
 
-    if jac is not None:
+    if jac is True:
+        value, grad, joint = _pair_routes(given("fun", _joined(fun), (dim + 1,)))
+    elif callable(jac):
         grad = Route(given("jac", jac, (dim,)), "jac", "the given `jac`")
     else:
         note = "central differences of values"
@@ -576,8 +591,34 @@ def numpy_function(
     product = None if hvp is None else given("hvp", hvp, (dim,))
     matrix = None if hess is None else given("hess", hess, (dim, dim))
     by_differences = _difference_route(function, grad, bounds)
-    value_route = Route(value, "fun", "the given `fun`")
-    return _assemble(function, value_route, grad, [by_differences], product, matrix)
+    return _assemble(function, value, grad, [by_differences], product, matrix, joint)
+
+
+def _joined(fun: RowCall) -> RowCall:
+    """A `fun` that returns value and gradient, as a function that returns them in one vector."""
+
+    def joined(*row: Any) -> Any:
+        pair = fun(*row)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(
+                f"jac=True: need fun(x) -> (value, gradient), got {type(pair).__name__}"
+            )
+        if any(isinstance(part, Tensor) for part in pair):
+            value, gradient = (torch.as_tensor(part).detach() for part in pair)
+            return torch.cat((value.reshape(1), gradient.reshape(-1)))
+        return np.concatenate([np.reshape(part, -1) for part in pair])
+
+    return joined
+
+
+def _pair_routes(both: RowCall) -> tuple[Route, Route, Route]:
+    """Value, gradient, and both, of a callable that returns both in one vector."""
+    note = "`fun` with jac=True"
+    return (
+        Route(lambda *rows: both(*rows)[:, 0], "fun", note),
+        Route(lambda *rows: both(*rows)[:, 1:], "fun", note),
+        Route(lambda *rows: torch.split(both(*rows), [1, rows[0].shape[-1]], -1), "fun", note),
+    )
 
 
 def _number(value: RowCall, batch: list[Tensor], x: Tensor) -> float:
@@ -697,7 +738,7 @@ def _dtype(result: Any) -> torch.dtype:
 def _is_mismatch(error: BaseException) -> bool:
     """Whether torch complains that two types differ: its default is float32."""
     is_torchs = isinstance(error, RuntimeError | ValueError | TypeError)
-    return is_torchs and bool(re.search("dtype|scalar type|[dD]ouble|[fF]loat", str(error)))
+    return is_torchs and bool(re.search("dtype|scalar type|[dD]ouble|float64", str(error)))
 
 
 def _remedy(error: Exception) -> str:
