@@ -645,7 +645,7 @@ class _Contest:
                         x=ground.form.to_user(x),
                     )
                 )
-                histories.append(result.history)
+                histories.append(_with_judgments(result))
                 if not result.num_escapes:
                     break
         return _Ended(label, trials, _side_by_side(histories), dict(options))
@@ -710,6 +710,28 @@ class _Meter:
 
     def close(self) -> None:
         sys.stderr.write("\n")
+
+
+def _with_judgments(result: Result) -> History:
+    """The history of a minimization, in which what was spent between its runs counts, too."""
+    history = result.history
+    spent, others = history.spent.copy(), []  # others: what was spent before each run, not in one
+    waiting = 0.0
+    for phase in result.phases:
+        if phase.method in ("curvature", "newton"):
+            waiting += phase.spent
+        else:
+            others.append(waiting)
+    # A run begins with a record at the step at which the one before it ended.
+    runs = np.concatenate([[0], np.cumsum(np.diff(history.steps) == 0)])
+    if runs[-1] < len(others):
+        spent += np.array(others)[runs][:, None]
+    return replace(
+        history,
+        steps=np.append(history.steps, history.steps[-1]),
+        spent=np.concatenate([spent, result.counts.spent[None]]),
+        values=np.concatenate([history.values, [[result.fun]]]),
+    )
 
 
 def _side_by_side(histories: Sequence[History]) -> Curves:

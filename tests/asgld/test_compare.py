@@ -316,6 +316,9 @@ def test_auto_is_what_minimize_does_by_itself() -> None:
     alone = asgld.minimize(saddle, ZERO, budget=300)
     first = found.of("auto")[0]
     assert (first.f, first.cost) == (alone.fun, float(alone.counts.spent.sum()))
+    curves = found.curves["auto"]
+    assert curves.spent[-1].tolist() == [t.cost for t in found.of("auto")]
+    assert (np.diff(curves.spent, axis=0) >= 0).all()
     plain = compare(valley, START, "auto", seeds=5)  # no escape, so that no seed had a part in it
     (trial,) = plain.trials
     assert trial.kind is Kind.MINIMUM
