@@ -16,7 +16,8 @@ from torch import Tensor
 
 import asgld
 from asgld import Comparison, Kind, compare
-from asgld.methods import METHODS, State, TorchMethod, method
+from asgld.diagnostics.calibration import measure_surroundings
+from asgld.methods import METHODS, State, Surroundings, TorchMethod, method
 from asgld.methods.rivals.first_order import PerturbedGD
 from asgld.oracle import Oracle
 from asgld.problems import problem
@@ -149,16 +150,23 @@ def test_a_flat_start_is_no_reason_to_run_off() -> None:
         assert trial.f < 10.0
 
 
-def test_a_method_that_runs_off_is_fitted_to_a_steeper_function() -> None:
-    """A wall that no descent from the start sees: past it the curvature is 10^4 times larger."""
+def test_a_method_that_runs_off_is_fitted_to_a_steeper_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The measurement missed how steep f is: curvature is 60 times larger than it says."""
 
-    def f(x: Tensor) -> Tensor:
-        wall = torch.relu(x.abs() - 1.0) ** 2
-        return 5e3 * wall.sum() - 0.5 * (x * x).sum()
+    def missed(*arguments: Any, **options: Any) -> Surroundings:
+        return measure_surroundings(*arguments, **options).steeper(1 / 60)
 
-    result = compare(f, torch.tensor([1e-9, 0.0]), ["noisy-sgd"], seeds=1, budget=2000)
-    (trial,) = result.trials
-    assert trial.f < 0.0
+    monkeypatch.setattr("asgld._compare.measure_surroundings", missed)
+    result = compare(valley, START, ["gd", "agld", "carmon-accelerated"], seeds=2, budget=500)
+    for trial in result.trials:
+        assert trial.f < 0.5 * float(valley(START)), trial
+        assert trial.cost <= 500.0
+    assert {"gd", "agld"} <= result.notes.keys()
+    given = compare(valley, START, [("gd", {"lr": 0.1})], budget=500)  # as asked for
+    assert not given.notes
+    assert given.options["gd(lr=0.1)"]["lr"] == 0.1
 
 
 def test_a_failing_method_is_a_row_and_the_others_go_on() -> None:
