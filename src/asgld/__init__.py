@@ -1,7 +1,8 @@
 """asgld: adaptive stochastic gradient Langevin dynamics for PyTorch.
 
 Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`, `PSGLD`, `NetworkASGLD`), a front door that says what it
-found (`minimize`, `Result`, `classify`), settings from measurements (`calibrate`), certificates
+found (`minimize`, `Result`, `classify`), methods side by side on your own function (`compare`,
+`Comparison`), settings from measurements (`calibrate`), certificates
 (`CertificateTracker`), batches that grow (`GrowingBatchSampler`), and the theory, as published and
 as corrected (`theory`).
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from asgld import run as run
     from asgld import scipy as scipy
     from asgld import theory as theory
+    from asgld._compare import Comparison, compare
     from asgld._minimize import Result, minimize
     from asgld.curvature import Kind, ModelHessian, Point, classify
     from asgld.data import GrowingBatchSampler, accumulate, full_gradient
@@ -41,6 +43,7 @@ __all__ = [
     "PSGLD",
     "SGLD",
     "CertificateTracker",
+    "Comparison",
     "GrowingBatchSampler",
     "Kind",
     "ModelHessian",
@@ -50,6 +53,7 @@ __all__ = [
     "accumulate",
     "calibrate",
     "classify",
+    "compare",
     "full_gradient",
     "groups_from_gradients",
     "mean_square_gradient",
@@ -60,6 +64,7 @@ __all__ = [
 
 # module -> the names that are loaded with it
 _LAZY = {
+    "_compare": ("Comparison", "compare"),
     "_minimize": ("Result", "minimize"),
     "curvature": ("Kind", "ModelHessian", "Point", "classify"),
     "data": ("GrowingBatchSampler", "accumulate", "full_gradient"),

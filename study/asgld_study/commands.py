@@ -1,11 +1,13 @@
-"""The words of the command line: `asgld reproduce`, `compare` and `table1`, and what
-`asgld theory --measure` runs.
+"""The words of the command line: `asgld reproduce`, `compare --problem` and `table1`, and what
+`asgld theory --measure` runs. The exit status is 0 if all was measured, 1 if a part of it failed, 2
+for bad usage.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -22,12 +24,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from asgld.cli import key_value
-from asgld.problems import Problem, problem_names
+from asgld.arguments import require
+from asgld.cli.inputs import check_folder, check_numbers, key_value
+from asgld.cli.words import console as make_console
+from asgld.cli.words import fail, say_error
+from asgld.problems import PROBLEMS, Problem, problem_names
 from asgld.problems import problem as make_problem
 from asgld.run.files import as_bytes, as_csv, write_bytes, write_text
 from asgld_study import page
@@ -90,15 +94,16 @@ def reproduce(
     ),
 ) -> None:
     """Measure what the paper claims and write a report that says what holds."""
-    console = Console()
+    console = make_console()
     if list_names:
         for experiment in EXPERIMENTS:
             console.print(f"{experiment.name:12s} {experiment.question}", soft_wrap=True)
         return
     try:
         chosen = choose(only or [])
+        check_folder(out, "--out")
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        fail(error)
     name = "full" if full else size.value
     processes = jobs or os.cpu_count() or 1
     began, clock = datetime.now(UTC), time.perf_counter()
@@ -123,12 +128,15 @@ def reproduce(
         contents = report_of(outcomes, name, times)
         path = page.write(contents, out, jobs=processes, report=partial(show, "report"))
         write_text(out / "paper.md", paper_page(contents.findings, name))
-    for outcome in outcomes.values():
-        for reason in outcome.errors[:1]:
-            console.print(f"[red]{outcome.experiment.name} failed: {escape(reason)}[/red]")
+    failures = [
+        f"{outcome.experiment.name} failed: {reason}"
+        for outcome in outcomes.values()
+        for reason in outcome.errors[:1]
+    ]
     counts = (f"{count} {name}" for name, count in tally(contents.findings).items() if count)
     console.print(f"verdicts: {', '.join(counts)}")
     console.print(f"{time.perf_counter() - clock:.0f} s; report: {path}", soft_wrap=True)
+    _report_failures(failures)
 
 
 def choose(names: Sequence[str]) -> tuple[Experiment, ...]:
@@ -229,16 +237,24 @@ def compare(
     budget: Annotated[float, typer.Option(help="Gradient-equivalents per replica.")] = 5_000.0,
     max_steps: Annotated[int, typer.Option(min=1, help="Steps per replica.")] = 5_000,
     seed: Annotated[int, typer.Option(min=0, help="Of all randomness.")] = 0,
-    jobs: Annotated[int, typer.Option(help="Processes; results do not depend on it.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; results do not depend on it.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Folder for table, figure and results; resumes there.")
     ] = None,
 ) -> None:
-    """Compare methods on a problem under one cost count."""
-    console = Console()
+    """Compare methods on a problem under one cost count.
+
+    The exit status is 0 if every method ran, 1 if one failed, 2 for bad usage.
+    """
+    console = make_console()
     how: dict[str, Any] = {"folder": None if out is None else out / "cells", "jobs": jobs}
     try:
         subject_options = dict(key_value(text) for text in option or [])
+        check_folder(out, "--out")
+        for name, value in (("--eps", eps), ("--gamma", gamma), ("--budget", budget)):
+            require(0.0 < value < math.inf, name, value, "a positive finite number")
+        if problem in problem_names():
+            check_numbers(subject_options, _annotations(problem))
         subject = make_problem(problem, **subject_options)
         contenders = _contenders(methods)
         kept = _kept(setting or [], contenders)
@@ -270,16 +286,20 @@ def compare(
                 drawn = compare_picture(results, problem).render({}, ("png",))
                 write_bytes(out / "compare.png", drawn["png"])
     except (ValueError, TypeError) as error:
-        console.print(f"[red]{escape(str(error))}[/red]")
-        raise typer.Exit(2) from error
+        fail(error)
     console.print(_table(rows, f"{subject!r}, start {start}, {seeds} seeds, {mode} settings"))
     console.print(
         f"median to |grad f| <= {eps:g} and lambda_min >= -{gamma:g}, censored replicas included; "
         "cost in gradient-equivalents (value 0.5, product 2, Hessian d)"
     )
-    _print_failures(console, results)
     if out is not None:
         console.print(f"table: {out / 'compare.csv'}   figure: {out / 'compare.png'}")
+    _report_failures(_failures(results))
+
+
+def _annotations(problem: str) -> dict[str, Any]:
+    parameters = inspect.signature(PROBLEMS[problem]).parameters.items()
+    return {name: str(p.annotation) for name, p in parameters}
 
 
 def _contenders(methods: str) -> list[Contender]:
@@ -343,7 +363,7 @@ def table1(
     size: Annotated[
         TableSize, typer.Option(help="ci: a minute or two; full: half an hour on two cores.")
     ] = TableSize.CI,
-    jobs: Annotated[int, typer.Option(help="Processes; results do not depend on it.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; results do not depend on it.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder; an interrupted run resumes there.")] = Path(
         "reproduction/table1"
     ),
@@ -353,13 +373,17 @@ def table1(
     from asgld_study.paper.table1_cells import EXTENTS
     from asgld_study.paper.table1_tables import measured_tables
 
-    console = Console()
+    console = make_console()
     machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "system": platform.platform(terse=True),
         "jobs": jobs,
     }
+    try:
+        check_folder(out, "--out")
+    except ValueError as error:
+        fail(error)
     command = " ".join(["asgld", *sys.argv[1:]])
     with stages(console, out) as show:
         plan = EXTENTS[size.value]
@@ -376,8 +400,8 @@ def table1(
             write_bytes(out / "figures" / f"{picture.name}.png", content)
             show("figures", done, len(table1_page.PICTURES), picture.name)
     console.print(_table(tables["checks"], "What theory predicts"))
-    _print_failures(console, found.results)
     console.print(f"page: {out / 'table1.md'}   tables, figures, manifest: {out}")
+    _report_failures(_failures(found.results))
 
 
 # ------------------------------------------------------------------------------------ theory
@@ -469,10 +493,7 @@ def stages(console: Console, out: Path | None = None) -> Iterator[Show]:
 
             yield show
     except OSError as error:
-        reason = error.strerror or str(error)
-        where = error.filename or out
-        console.print(f"[red]cannot write {escape(str(where))}: {escape(reason)}[/red]")
-        raise typer.Exit(1) from error
+        fail(f"cannot write {error.filename or out}: {error.strerror or error}", status=1)
 
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
@@ -484,7 +505,13 @@ def _table(rows: list[dict[str, Any]], title: str) -> Table:
     return table
 
 
-def _print_failures(console: Console, results: Sequence[CellResult]) -> None:
-    for r in results:
-        if r.error:
-            console.print(f"[red]{r.label} on {r.cell['problem']} failed: {escape(r.error)}[/red]")
+def _failures(results: Sequence[CellResult]) -> list[str]:
+    return [f"{r.label} on {r.cell['problem']} failed: {r.error}" for r in results if r.error]
+
+
+def _report_failures(failures: Sequence[str]) -> None:
+    """A line on stderr for each, and status 1 if there is one."""
+    for failure in failures:
+        say_error(f"asgld: {failure}")
+    if failures:
+        raise typer.Exit(1)

@@ -35,14 +35,15 @@ ALLOWED: dict[str, set[str]] = {
     # the loop, and the front door
     "run": {"methods", "oracle"},
     "_minimize": {"curvature", "diagnostics", "methods", "oracle", "run"},
+    "_compare": {"_minimize", "curvature", "diagnostics", "methods", "oracle", "run"},
     "scipy": {"_minimize", "curvature", "methods", "oracle", "run"},
     # a run against theory
     "diagnostics": {"arguments", "curvature", "methods", "optim", "oracle", "theory"},
     # the command line: parse, call, print
-    "cli": {"_minimize", "methods", "noise", "optim", "problems", "run", "theory"},
+    "cli": {"_compare", "_minimize", "methods", "noise", "optim", "problems", "run", "theory"},
     "__main__": {"cli"},
 }
-OPTIONAL = {"scipy", "joblib", "typer", "rich", "matplotlib", "sklearn", "triton"}
+OPTIONAL = {"scipy", "joblib", "typer", "rich", "matplotlib", "pandas", "sklearn", "triton"}
 
 
 def _modules() -> list[Path]:

@@ -1,16 +1,26 @@
 """The command line. Some words are the library's own, others come from packages that are installed.
 
 A package adds a word by an entry point of the group `asgld.commands`. The study of the paper adds
-`reproduce`, `compare` and `table1`, and the measurements behind `asgld theory --measure`.
+`reproduce` and `table1`, what `asgld compare --problem` does, and the measurements behind
+`asgld theory --measure`.
+
+======  ======================================================================================
+status  meaning
+======  ======================================================================================
+0       success: a minimum was found, every method or measurement ran
+1       the run ended elsewhere (at a saddle, without a verdict), or a part of it failed
+2       bad usage: an option, a function, a start or a file that cannot be used
+======  ======================================================================================
 """
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
+
+from asgld.cli.inputs import key_value as key_value
 
 if TYPE_CHECKING:
     import typer
@@ -24,18 +34,23 @@ def build_app() -> typer.Typer:
     """Return the application with all its commands."""
     import typer
 
+    from asgld.cli.comparison import compare
     from asgld.cli.doctor import examine
     from asgld.cli.problem import minimize
     from asgld.cli.statements import theory
+    from asgld.cli.words import COMPARE, COMPARE_PROBLEMS, Words
 
     app = typer.Typer(
-        help="Adaptive stochastic gradient Langevin dynamics.",
+        cls=Words,
+        help="Adaptive stochastic gradient Langevin dynamics. The exit status is 0 for success, 1 "
+        "where a run ended elsewhere than at a minimum or a part of it failed, 2 for bad usage.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
     )
     ours: dict[str, Callable[..., Any]] = {
         "minimize": minimize,
+        COMPARE: compare,
         "theory": theory,
         "doctor": examine,
     }
@@ -45,7 +60,30 @@ def build_app() -> typer.Typer:
             app.command(word)(ours.get(word) or extension(word))
         except ImportError as error:
             _add_absent(app, word, str(error))
+    try:
+        app.command(COMPARE_PROBLEMS, hidden=True)(extension(COMPARE))
+    except ImportError as error:
+        _add_absent(app, COMPARE_PROBLEMS, str(error).replace("`compare`", "`compare --problem`"))
+
+    @app.callback()
+    def begin(
+        version: bool = typer.Option(
+            False, "--version", is_eager=True, callback=_show_version, help="Show the version."
+        ),
+    ) -> None:
+        pass
+
     return app
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        import typer
+
+        import asgld
+
+        typer.echo(f"asgld {asgld.__version__}")
+        raise typer.Exit
 
 
 def extension(word: str) -> Callable[..., Any]:
@@ -65,25 +103,14 @@ def _add_absent(app: typer.Typer, word: str, reason: str) -> None:
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-    @app.command(word, help=reason, context_settings=settings, add_help_option=False)
+    is_hidden = word.startswith("_")
+
+    @app.command(
+        word, help=reason, context_settings=settings, add_help_option=False, hidden=is_hidden
+    )
     def absent() -> None:
         typer.echo(reason, err=True)
         raise typer.Exit(1)
-
-
-def key_value(text: str) -> tuple[str, Any]:
-    """Read an option as it is typed; a value that is no Python literal is text.
-
-    >>> key_value("lr=0.1"), key_value("loss=cauchy")
-    (('lr', 0.1), ('loss', 'cauchy'))
-    """
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise ValueError(f"option {text!r}: need key=value, for example lr=0.1")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value
 
 
 def main() -> None:

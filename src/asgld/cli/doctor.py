@@ -7,10 +7,10 @@ import platform
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import asgld
+from asgld.cli.words import console as make_console
 from asgld.optim import plan
 
 PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "triton")
@@ -18,7 +18,7 @@ PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "triton")
 
 def examine() -> None:
     """Print versions, hardware and a self-test of every backend; exit 1 if a test fails."""
-    console = Console()
+    console = make_console()
     console.print(f"asgld {asgld.__version__}, Python {platform.python_version()}")
     console.print(
         f"torch {torch.__version__}, CPU capability {torch.backends.cpu.get_cpu_capability()}, "

@@ -13,6 +13,9 @@ from rich.table import Table
 
 from asgld import theory as laws
 from asgld.cli import extension
+from asgld.cli.inputs import check_file, check_folder
+from asgld.cli.words import console as make_console
+from asgld.cli.words import fail
 from asgld.run import files
 
 
@@ -47,8 +50,10 @@ def theory(
     out: Annotated[Path | None, typer.Option(help="CSV file for --measure.")] = None,
 ) -> None:
     """Say what theory promises, as published and as corrected, and measure it."""
-    console = Console()
+    console = make_console()
     try:
+        check_folder(plot, "--plot")
+        check_file(out, "--out")
         if measure is not None:
             extension("_measure")(console, measure.value, steps, replicas, limit, out, plot)
         elif item is not None:
@@ -56,14 +61,14 @@ def theory(
         elif plot is not None:
             _plot(console, plot, method, theta)
         else:
-            _advise(console, method, alpha, beta, theta)
             rule: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": beta, "k0": k0, "dim": dim}
             rule["sigma"] = 0.0 if method == "asg" else sigma
             rule["gradient_variance"] = 0.0 if method == "agld" else variance
-            _show_escape(console, gamma, rule)
-    except ValueError as error:
-        console.print(f"[red]{error}[/red]")
-        raise typer.Exit(2) from error
+            escape = _escape_table(gamma, rule)  # before anything is printed
+            _advise(console, method, alpha, beta, theta)
+            console.print(escape)
+    except (ValueError, TypeError, OverflowError) as error:
+        fail(error)
 
 
 def _advise(console: Console, method: str, alpha: float, beta: float, theta: float) -> None:
@@ -87,7 +92,7 @@ def _advise(console: Console, method: str, alpha: float, beta: float, theta: flo
     )
 
 
-def _show_escape(console: Console, gamma: float, rule: dict[str, Any]) -> None:
+def _escape_table(gamma: float, rule: dict[str, Any]) -> Table:
     title = f"Escape from a saddle with gamma={gamma:g} met at step {rule['k0']:g}, d={rule['dim']}"
     table = Table("criterion", "median steps", "99 % have left", title=title)
     for criterion, words in (("distance", "|u'x| >= 1"), ("value", "f below the saddle")):
@@ -96,7 +101,7 @@ def _show_escape(console: Console, gamma: float, rule: dict[str, Any]) -> None:
             for failure in (0.5, 0.01)
         ]
         table.add_row(words, *(f"{float(t):,.0f}" for t in times))
-    console.print(table)
+    return table
 
 
 def _show_item(console: Console, name: str) -> None:
@@ -107,7 +112,7 @@ def _show_item(console: Console, name: str) -> None:
         console.print(table)
         return
     found = laws.item(name)
-    console.print(f"[bold]{found.name}[/bold]: {found.verdict}")
+    console.print(f"{found.name}: {found.verdict}")
     console.print(f"Says: {found.statement}")
     console.print(f"Why: {found.reason}")
     if found.correction:

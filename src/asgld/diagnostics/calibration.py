@@ -3,9 +3,9 @@ r"""Settings from measurements. Three rules, one for each kind of user.
 ======================  =====================  ===================================================
 rule                    d_init                 why
 ======================  =====================  ===================================================
-`start_options`, for    max(1, max g^2)        a function is minimized from one point: D must hold
-:func:`asgld.minimize`                         the largest squared gradient there, or the first
-                                               step would be longer than 1/M
+`start_options`, for    max(1, max g^2), or    a function is minimized from one point: D must hold
+:func:`asgld.minimize`  max g^2 where the      the largest squared gradient there, or the first
+and `asgld.compare`     scale of f is known    step would be longer than 1/M
 :func:`calibrate`       100 mean g^2           training goes on for long: D begins as if a hundred
                                                gradients had been seen, a warm-up in units of f
 `groups_from_gradients` w mean g^2, w = 0.01   a clip bounds the first steps, so D may begin small
@@ -14,7 +14,8 @@ rule                    d_init                 why
 
 The first two choose lr = d_init^(alpha/2) / M: a first step of length 1/M whatever alpha is.
 :func:`measure_start` looks at the start points alone, through the counting oracle, and costs a few
-dozen calls. :func:`measure_scales` also descends for a while, uncounted.
+dozen calls. :func:`measure_scales` also descends for a while, uncounted, and so does
+:func:`measure_surroundings`, which tells what any method needs to know.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from asgld.arguments import require
 from asgld.curvature import ModelHessian, gradient_variance, largest_curvature
-from asgld.methods.base import Adjustable, normals
+from asgld.methods.base import Adjustable, FitsItself, Surroundings, normals
 from asgld.oracle import Oracle
 from asgld.theory import recommend
 
@@ -37,8 +38,21 @@ from asgld.theory import recommend
 _KICK_STREAM, _POWER_STREAM = 0xCA1, 0xCA11B
 _POWER_STEPS = 10
 _MAX_DOUBLINGS = 40
-# Sigma of all coordinates together in `start_options`, in units of f or of curvature.
+# Sigma of all coordinates together in `start_options`, in units of f or of curvature; and its
+# square relative to the fall of f, where that is known.
 _TOTAL_SIGMA = 0.1
+_TOTAL_HEAT = 1e-8
+# The first step of an optimizer whose steps are distances, in units of the length of the descent.
+_DISTANCE = 1e-2
+# The descent of `measure_surroundings`; where on it the Hessian is looked at, in parts of it; and
+# the least change of the Hessian over its length, in units of M.
+_PROBE_STEPS = 50
+_LOOKS = (0.1, 0.3, 1.0)
+_LEAST_CHANGE = 0.1
+# A point may still promise a relative decrease of f by this much and count as stationary.
+_PROMISE = 1e-8
+# Where gamma lies, in units of M, whatever rho and eps are.
+_LEAST_GAMMA, _MOST_GAMMA = 1e-3, 0.1
 # The kick that lets the probe leave an exact critical point, in units of the start's length.
 _KICK = 1e-2
 _MAX_SAMPLES = 256  # for the variance of a gradient
@@ -84,8 +98,12 @@ def measure_start(oracle: Oracle, x0: Tensor, *, seed: int = 0) -> StartScales:
     return StartScales(float(curvature.max()), float((grad * grad).max()))
 
 
-def start_options(method: Adjustable, scales: StartScales, dim: int) -> dict[str, Any]:
-    r"""Options of the method: those that were given, and the open ones by one rule.
+def start_options(
+    method: Adjustable, scales: StartScales | Surroundings, dim: int
+) -> dict[str, Any]:
+    r"""Options of the method: those that were given, and the open ones as it fits them itself.
+
+    The methods of the paper's family, and others that do not fit themselves, follow one rule:
 
     .. math::
         d_\mathrm{init} = \max(1, \max_i g_i^2) \text{ if } \alpha > 0 \text{ else } 1, \quad
@@ -93,16 +111,128 @@ def start_options(method: Adjustable, scales: StartScales, dim: int) -> dict[str
         \mathrm{lr} = d_\mathrm{init}^{\alpha/2} / M, \quad
         \sigma = 0.1 \sqrt{\min(1, M) / d}
 
-    The noise is small on purpose: the time to leave a saddle grows with log(1/sigma) only.
+    The noise is small on purpose: the time to leave a saddle grows with log(1/sigma) only. Where
+    the fall F of f is known, d_init is the largest squared gradient alone, and all coordinates
+    together begin at the temperature F / 10^8: the iterates then do not depend on units. Where D
+    forgets, a step is a distance: lr is a hundredth of what one coordinate moved in a descent.
     """
-    alpha = float(method.knobs.get("alpha", 0.0))
+    if isinstance(method, FitsItself):
+        fitted = method.fitted(as_surroundings(scales, dim))
+        chosen = {name: value for name, value in fitted.items() if name in method.open_options}
+        return {**method.options, **chosen}
+    knobs = method.knobs
+    alpha, beta = float(knobs.get("alpha", 0.0)), float(knobs.get("beta", 0.0))
     filled = {"alpha": alpha, **method.options}
-    d_init = filled.setdefault("d_init", max(1.0, scales.max_square) if alpha > 0 else 1.0)
+    if isinstance(scales, Surroundings):
+        d_init = filled.setdefault("d_init", scales.max_square)
+        heat = _TOTAL_HEAT * scales.fall / dim
+        sigma = 0.0 if math.isinf(beta) else math.sqrt(heat) * d_init ** ((beta - alpha / 2) / 2)
+    else:
+        d_init = filled.setdefault("d_init", max(1.0, scales.max_square) if alpha > 0 else 1.0)
+        sigma = _TOTAL_SIGMA * math.sqrt(min(1.0, scales.curvature) / dim)
+    lr = d_init ** (alpha / 2) / scales.curvature
+    if knobs.get("decay") is not None:
+        around = as_surroundings(scales, dim)
+        lr, sigma = _DISTANCE * around.coordinate, math.sqrt(_TOTAL_HEAT * around.fall / dim)
     filled.setdefault("delta", 1e-2 * d_init)
-    filled.setdefault("lr", d_init ** (alpha / 2) / scales.curvature)
-    filled.setdefault("sigma", _TOTAL_SIGMA * math.sqrt(min(1.0, scales.curvature) / dim))
+    filled.setdefault("lr", lr)
+    filled.setdefault("sigma", sigma)
     known = method.options.keys() | method.open_options
     return {name: value for name, value in filled.items() if name in known}
+
+
+def as_surroundings(scales: StartScales | Surroundings, dim: int) -> Surroundings:
+    """The same with what was not measured: x is taken to have length 1, and f curvature M there."""
+    if isinstance(scales, Surroundings):
+        return scales
+    curvature = scales.curvature
+    eps, gamma = _tolerances(curvature, curvature, curvature)
+    square = scales.max_square or curvature**2
+    return Surroundings(curvature, square, curvature, curvature, 1.0, dim, eps, gamma)
+
+
+def measure_surroundings(
+    oracle: Oracle, x0: Tensor, scales: StartScales, *, tol: float | None = None, seed: int = 0
+) -> Surroundings:
+    """Look around the start points, (R, d), by a kick and a short descent; nothing is counted.
+
+    Of several starts the largest curvature, gradient and change of the Hessian count, and the
+    median of fall and length. `tol` is the gradient norm that counts as small; by default that at
+    which a step of length 1/M promises a relative decrease of 10^-8.
+    """
+    free = oracle.free()
+    found = [_descend(free, row, scales.curvature, seed) for row in torch.unique(x0, dim=0)]
+    curvature, square, change = (max(values) for values in list(zip(*found, strict=True))[:3])
+    fall, length = (
+        sorted(values)[len(found) // 2] for values in list(zip(*found, strict=True))[3:]
+    )
+    fall = fall or curvature * length**2  # no step lowered f: it rests at a minimum already
+    rho = max(change, _LEAST_CHANGE * curvature / length)
+    eps, gamma = _tolerances(curvature, rho, fall, tol)
+    square = max(square, scales.max_square) or curvature * fall / oracle.dim
+    return Surroundings(
+        curvature, square, rho, fall, length, oracle.dim, eps, gamma, oracle.num_samples
+    )
+
+
+def _tolerances(
+    curvature: float, rho: float, fall: float, tol: float | None = None
+) -> tuple[float, float]:
+    """The gradient norm that counts as small, and the gamma that belongs to it."""
+    eps = math.sqrt(2.0 * _PROMISE * curvature * fall) if tol is None else tol
+    gamma = math.sqrt(rho * eps)
+    return eps, min(max(gamma, _LEAST_GAMMA * curvature), _MOST_GAMMA * curvature)
+
+
+def _descend(
+    free: Oracle, x: Tensor, curvature: float, seed: int
+) -> tuple[float, float, float, float, float]:
+    """Descend from x, (d,): largest curvature, squared gradient and change of the Hessian; fall
+    and length. A step is twice as long as the last one, or as short as f demands.
+    """
+    size = float(torch.linalg.vector_norm(x)) / math.sqrt(x.numel()) or 1.0
+    before = float(free.value(x))
+    point = x + _KICK * size * normals(seed, 0, x, stream=_KICK_STREAM)
+    value = float(free.value(point))
+    if not math.isfinite(value):  # a kick may leave the domain
+        point, value = x, before
+    grad = free.grad(point)
+    step, path, squares = 1.0 / curvature, [point], [float((grad * grad).max())]
+    for _ in range(_PROBE_STEPS):
+        slope = float(grad @ grad)
+        for _ in range(_MAX_DOUBLINGS):
+            trial = point - step * grad
+            lower = float(free.value(trial))
+            if lower <= value - 0.25 * step * slope:
+                break
+            step /= 2
+        else:
+            break
+        if not lower < value:
+            break
+        bend = free.grad(trial) - grad
+        length = float(torch.linalg.vector_norm(trial - point))
+        curvature = max(curvature, float(torch.linalg.vector_norm(bend)) / length)
+        point, value, grad, step = trial, lower, grad + bend, 2 * step
+        path.append(point)
+        squares.append(float((grad * grad).max()))
+    reach = max(float(torch.linalg.vector_norm(p - x)) for p in path)
+    change = _hessian_change(free, x, path)
+    return curvature, max(squares), change, max(before - value, 0.0), reach or size
+
+
+def _hessian_change(free: Oracle, x: Tensor, path: list[Tensor]) -> float:
+    """How fast the Hessian changes from x on along the path, in the direction of the path."""
+    found = 0.0
+    for part in _LOOKS:
+        away = path[round(part * (len(path) - 1))] - x
+        distance = float(torch.linalg.vector_norm(away))
+        if distance == 0.0:
+            continue
+        bend = free.hvp(x + away, away) - free.hvp(x, away)
+        change = float(torch.linalg.vector_norm(bend)) / distance**2
+        found = max(found, change if math.isfinite(change) else 0.0)
+    return found
 
 
 def _goal(value: Any, square: Any, curvature: Any) -> Any:

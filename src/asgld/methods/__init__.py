@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from asgld.methods.base import (
     Adjustable,
+    FitsItself,
     KnowsItsNoise,
     Method,
     SeededState,
     State,
+    Surroundings,
     batch_indices,
     normals,
     replica_seed,
 )
 from asgld.methods.lbfgs import LBFGS
-from asgld.methods.torch import LANGEVIN, TorchMethod, comparator, langevin
+from asgld.methods.torch import LANGEVIN, TorchMethod, check_names, comparator, langevin
 
 
 def _rival(module: str, kind: str, **options: Any) -> Method:
     """Make a rival. Its module is imported now, so that `import asgld.methods` stays small."""
-    made: Method = vars(import_module(f"asgld.methods.rivals.{module}"))[kind](**options)
+    return _made(vars(import_module(f"asgld.methods.rivals.{module}"))[kind], **options)
+
+
+def _made(kind: Any, **options: Any) -> Method:
+    """Make a method whose options are the fields of a dataclass."""
+    check_names(kind.name, options, [field.name for field in fields(kind) if field.init])
+    made: Method = kind(**options)
     return made
 
 
@@ -46,7 +55,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "adagrad": partial(comparator, "adagrad"),
     "adam": partial(comparator, "adam"),
     "perturbed-agd": partial(_rival, "comparators", "PerturbedAGD"),
-    "lbfgs": LBFGS,
+    "lbfgs": partial(_made, LBFGS),
     "trust-krylov": partial(_rival, "scipy_trust", "TrustKrylov"),
     "trust-exact": partial(_rival, "scipy_trust", "TrustExact"),
 }
@@ -72,10 +81,12 @@ __all__ = [
     "LBFGS",
     "METHODS",
     "Adjustable",
+    "FitsItself",
     "KnowsItsNoise",
     "Method",
     "SeededState",
     "State",
+    "Surroundings",
     "TorchMethod",
     "batch_indices",
     "comparator",

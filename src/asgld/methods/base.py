@@ -1,11 +1,12 @@
-"""What an update rule is to the rest of the package: the three protocols, and the state.
+"""What an update rule is to the rest of the package: the four protocols, and the state.
 
 ==================  ========================  ==================================================
 protocol            read by                   says
 ==================  ========================  ==================================================
 :class:`Method`     `run`, and so by all      name, needs, is_batched, init, step: the minimum
-KnowsItsNoise       `minimize`                whether there is noise, and whether it dies out
-Adjustable          `minimize`                which options are open, and how to set them
+KnowsItsNoise       `minimize`, `compare`     whether there is noise, and whether it dies out
+Adjustable          `minimize`, `compare`     which options are open, and how to set them
+FitsItself          `minimize`, `compare`     what its open options should be around a start
 ==================  ========================  ==================================================
 
 A method touches f through the oracle alone and declares its calls in `needs`. It neither stops, nor
@@ -145,6 +146,81 @@ class Adjustable(KnowsItsNoise, Protocol):
     @property
     def open_options(self) -> frozenset[str]: ...
     def with_options(self, options: Mapping[str, Any]) -> Self: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What f is like around the start: the units in which the options of a method are stated.
+
+    =================  =====================================================================
+    field              meaning
+    =================  =====================================================================
+    curvature          M: the largest curvature met
+    max_square         the largest square of a coordinate of a gradient met
+    hessian_lipschitz  rho: how fast the Hessian changes
+    fall               F: how far f fell in a short descent
+    length             X: how far that descent went
+    dim                number of coordinates
+    eps, gamma         a gradient norm of at most eps is small, a curvature above -gamma no way down
+    num_samples        n, where f is a mean over n samples
+    =================  =====================================================================
+    """
+
+    curvature: float
+    max_square: float
+    hessian_lipschitz: float
+    fall: float
+    length: float
+    dim: int
+    eps: float
+    gamma: float
+    num_samples: int | None = None
+
+    @property
+    def slope(self) -> float:
+        """(M F)^(1/2): the gradient norm from which curvature M would fall by F / 2."""
+        return math.sqrt(self.curvature * self.fall)
+
+    @property
+    def coordinate(self) -> float:
+        """The part of X that one coordinate has."""
+        return self.length / math.sqrt(self.dim)
+
+    @property
+    def kick(self) -> float:
+        """A displacement that raises f by less than 10^-6 F."""
+        return 1e-3 * math.sqrt(self.fall / self.curvature)
+
+    @property
+    def patience(self) -> int:
+        """Steps of length 1/M in which a curvature of -gamma shows; at most 500."""
+        return math.ceil(min(500.0, 5.0 * self.curvature / self.gamma))
+
+    def steeper(self, factor: float) -> Self:
+        """As if x were written in longer units: curvature grows by the factor, f stays."""
+        return dataclasses.replace(
+            self,
+            curvature=self.curvature * factor,
+            max_square=self.max_square * factor,
+            hessian_lipschitz=self.hessian_lipschitz * factor**1.5,
+            length=self.length / math.sqrt(factor),
+        )
+
+
+@runtime_checkable
+class FitsItself(Adjustable, Protocol):
+    """A method that knows how its options follow from the scales of f.
+
+    ============  ==========================================================================
+    member        meaning
+    ============  ==========================================================================
+    fitted        values of its open options, and perhaps of others, which are then ignored
+    ============  ==========================================================================
+
+    Options of any other `Adjustable` method are set by the rule of the Langevin methods.
+    """
+
+    def fitted(self, around: Surroundings) -> Mapping[str, Any]: ...
 
 
 def replica_seed(seed: int, replica: int) -> int:

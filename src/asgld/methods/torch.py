@@ -6,6 +6,7 @@ element by itself, so that *is* as many independent chains, and there is no othe
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -17,21 +18,28 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asgld.arguments import require
-from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs
+from asgld.methods.base import (
+    SeededState,
+    Surroundings,
+    draw_batch,
+    gradient,
+    gradient_needs,
+)
 from asgld.optim import AGLD, ASG, ASGLD, SGLD
 from asgld.oracle import Oracle
 
 LANGEVIN: dict[str, type[ASGLD]] = {"asgld": ASGLD, "agld": AGLD, "asg": ASG, "sgld": SGLD}
-# Options that measurements can set, and the presets that do not take one of them.
+# Options that measurements can set; where D forgets, it finds its own scale.
 _MEASURED = frozenset({"alpha", "d_init", "delta", "lr", "sigma"})
-_FIXED: dict[Any, set[str]] = {SGLD: {"alpha"}, ASG: {"sigma"}}
+_MEASURED_WHERE_D_FORGETS = frozenset({"lr", "sigma"})
 
 
 @dataclass(kw_only=True)
 class TorchState(SeededState):
-    """The iterate is the optimizer's only parameter."""
+    """The iterate is the optimizer's only parameter, or shares its memory with it."""
 
     optimizer: Optimizer
+    parameter: Tensor
 
     def pack(self) -> dict[str, Any]:
         return {
@@ -57,7 +65,9 @@ class TorchMethod:
 
     Args:
         name: the word for it in tables and legends.
-        optimizer: its class, called as ``optimizer([x], **options)``.
+        optimizer: its class, called as ``optimizer([x], **options)``, or, where it asks for names,
+            as ``optimizer([("x", x)], **options)``. One that needs matrices, such as Muon, gets a
+            view: ``lambda p, **o: torch.optim.Muon([p[0].view(2, 3)], **o)``, is_batched=False.
         options: its options; a `seed` is added where it takes one.
         batch_size: B, or None for full gradients. Batches are drawn with replacement and
             independently for each replica; a batch of n is the full gradient.
@@ -98,7 +108,32 @@ class TorchMethod:
         options = dict(self.options)
         if "seed" in inspect.signature(self.optimizer).parameters or self.is_langevin:
             options.setdefault("seed", seed)
-        return TorchState(x=x, optimizer=self.optimizer([x], **options), seed=seed)
+        optimizer = self._build(x, options)
+        return TorchState(x=x, optimizer=optimizer, parameter=_parameter(optimizer, x), seed=seed)
+
+    def _build(self, x: Tensor, options: Mapping[str, Any]) -> Optimizer:
+        """The optimizer of x, which some want with a name and others as a matrix."""
+        try:
+            optimizer = self.optimizer([x], **options)
+            _parameter(optimizer, x)
+            return optimizer
+        except Exception as error:  # an optimizer may refuse a tensor in any way
+            if self.is_langevin:
+                raise
+            with contextlib.suppress(Exception):
+                optimizer = self.optimizer([("x", x)], **options)
+                _parameter(optimizer, x)
+                return optimizer
+            try:
+                self.optimizer([torch.zeros(2, 2, dtype=x.dtype)], **options)
+            except Exception:
+                raise error from None  # the options are wrong, not the tensor
+            name = getattr(self.optimizer, "__name__", "optimizer")
+            raise TypeError(
+                f"optimizer={name} of method {self.name!r} needs a matrix, and x has shape "
+                f"{tuple(x.shape)}: give optimizer=lambda p, **options: "
+                f"{name}([p[0].view(rows, columns)], **options) and is_batched=False"
+            ) from error
 
     def step(self, oracle: Oracle, state: TorchState) -> TorchState:
         if self.lr_decay:
@@ -106,7 +141,8 @@ class TorchMethod:
             for group in state.optimizer.param_groups:
                 lr = state.optimizer.defaults["lr"]
                 group["lr"] = lr * (1.0 + state.step) ** -self.lr_decay
-        state.x.grad = self._gradient(oracle, state)
+        grad = self._gradient(oracle, state)
+        state.parameter.grad = grad.view(state.parameter.shape)
         state.optimizer.step()
         state.step += 1
         return state
@@ -123,10 +159,14 @@ class TorchMethod:
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """The optimizer's options, defaults included."""
-        point = torch.zeros(1, dtype=torch.float64)
-        groups = self.optimizer([point], **self.options).param_groups
-        return {name: value for name, value in groups[0].items() if name != "params"}
+        """The optimizer's options, defaults included; those given, where it takes no vector."""
+        try:
+            groups = self._build(torch.zeros(1, dtype=torch.float64), self.options).param_groups
+        except (RuntimeError, TypeError):
+            if self.is_langevin:
+                raise
+            return dict(self.options)
+        return {name: v for name, v in groups[0].items() if not name.startswith("param")}
 
     @property
     def has_noise(self) -> bool:
@@ -136,13 +176,20 @@ class TorchMethod:
     @property
     def anneals(self) -> bool:
         """Whether the injected noise dies out, so that the iterate can come to rest."""
+        if self.is_langevin and self.knobs["annealing"] > 0.0:
+            return True
         return self.temperature(2.0) < self.temperature(1.0) or self.temperature(1.0) == 0.0
 
     def temperature(self, metric: float) -> float:
-        """T = sigma^2 D^(alpha/2 - beta) where D = `metric`; 0 for other optimizers."""
+        """T = sigma^2 D^(alpha/2 - beta) where D = `metric`; 0 for other optimizers.
+
+        Where the noise is stated in units of lr, `noise` stands for it.
+        """
         if not self.is_langevin:
             return 0.0
         knobs = self.knobs
+        if knobs["noise"] is not None:
+            return float(knobs["noise"])
         if knobs["sigma"] == 0.0 or math.isinf(knobs["beta"]):
             return 0.0
         return float(knobs["sigma"] ** 2 * metric ** (knobs["alpha"] / 2 - knobs["beta"]))
@@ -152,11 +199,31 @@ class TorchMethod:
         """Options of the paper's family that were not given; none for other optimizers."""
         if not self.is_langevin:
             return frozenset()
-        return _MEASURED - self.options.keys() - _FIXED.get(self.optimizer, set())
+        knobs = self.knobs
+        measured = _MEASURED if knobs["decay"] is None else _MEASURED_WHERE_D_FORGETS
+        return frozenset(n for n in measured - self.options.keys() if self._takes(n, knobs[n]))
+
+    def _takes(self, option: str, value: Any) -> bool:
+        """Whether the optimizer may be given this option: a preset refuses those it fixes."""
+        try:
+            self.optimizer([torch.zeros(1)], **{**self.options, option: value})
+        except (TypeError, ValueError):
+            return False
+        return True
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """The same method with other options of its optimizer."""
         return replace(self, options=dict(options))
+
+
+def _parameter(optimizer: Optimizer, x: Tensor) -> Tensor:
+    """What the optimizer steps: x, or a view of all of it."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if len(held) != 1 or held[0].numel() != x.numel() or held[0].data_ptr() != x.data_ptr():
+        shapes = [tuple(p.shape) for p in held]
+        raise ValueError(f"the optimizer holds {shapes}: need x, of shape {tuple(x.shape)}, alone")
+    parameter: Tensor = held[0]
+    return parameter
 
 
 def langevin(name: str, **options: Any) -> TorchMethod:
@@ -170,7 +237,7 @@ def langevin(name: str, **options: Any) -> TorchMethod:
     """
     if name not in LANGEVIN:
         raise ValueError(f"name={name!r}: known are {', '.join(LANGEVIN)}")
-    _check_names(name, options, langevin_options())
+    check_names(name, options, langevin_options())
     mine = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options"}
     return TorchMethod(
         name,
@@ -182,12 +249,14 @@ def langevin(name: str, **options: Any) -> TorchMethod:
 
 def langevin_options() -> set[str]:
     """Names of the options of :func:`langevin`."""
-    optimizer = set(inspect.signature(ASGLD).parameters) - {"params", "maximize", "differentiable"}
+    hidden = {"params", "maximize", "differentiable", "others"}
+    optimizer = set(inspect.signature(ASGLD).parameters) - hidden
     method = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options", "is_batched"}
     return optimizer | method
 
 
-def _check_names(name: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_names(name: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise a TypeError for the first option that the method does not have."""
     if unknown := sorted(options.keys() - known):
         raise TypeError(
             f"unknown option {unknown[0]!r} of method {name!r}; known are "
@@ -225,7 +294,9 @@ class Comparator:
     title: str
     options: Mapping[str, Any]
     inner: TorchMethod
+    given: frozenset[str] = frozenset()
     is_batched: ClassVar[bool] = True
+    anneals: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -240,6 +311,33 @@ class Comparator:
 
     def step(self, oracle: Oracle, state: TorchState) -> TorchState:
         return self.inner.step(oracle, state)
+
+    @property
+    def has_noise(self) -> bool:
+        return self.inner.has_noise
+
+    @property
+    def knobs(self) -> Mapping[str, Any]:
+        return self.options
+
+    @property
+    def open_options(self) -> frozenset[str]:
+        return frozenset(self.options.keys() & {"lr", "damping", "batch_size"}) - self.given
+
+    def with_options(self, options: Mapping[str, Any]) -> Comparator:
+        return comparator(self.name, **options)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        # A step of Adam or Adagrad is a distance, so many times the sign of the gradient.
+        steps = {"adam": 3e-2 * around.coordinate, "adagrad": 0.3 * around.coordinate}
+        # What is added to the root of squares is to stay far below it.
+        root_square = math.sqrt(around.max_square) or around.slope
+        values = {
+            "lr": steps.get(self.name, 1.0 / around.curvature),
+            "damping": COMPARATORS[self.name][2].get("damping", 0.0) * root_square,
+            "batch_size": None if around.num_samples is None else self.options.get("batch_size"),
+        }
+        return {name: value for name, value in values.items() if name in self.options}
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -280,7 +378,7 @@ def comparator(name: str, **options: Any) -> Comparator:
         optimization. ICLR 2015.
     """
     title, optimizer, defaults = COMPARATORS[name]
-    _check_names(name, options, defaults)
+    check_names(name, options, defaults)
     chosen = {**defaults, **options}
     for option, value in chosen.items():
         if option == "lr":
@@ -297,4 +395,5 @@ def comparator(name: str, **options: Any) -> Comparator:
     ours: dict[str, Any] = {
         word: chosen[word] for word in ("batch_size", "lr_decay") if word in chosen
     }
-    return Comparator(title, chosen, TorchMethod(name, optimizer, theirs, **ours))
+    inner = TorchMethod(name, optimizer, theirs, **ours)
+    return Comparator(title, chosen, inner, frozenset(options))

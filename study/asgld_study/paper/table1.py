@@ -34,7 +34,7 @@ from asgld_study.judge import LOG_D, LOGS, SLACK, Check, Checks, Claim, at_most,
 from asgld_study.page import table
 from asgld_study.paper import table1_cells as cells
 from asgld_study.paper.minima import dim_growth, eps_power
-from asgld_study.paper.table1_tables import Comparison, TableRows, accuracy
+from asgld_study.paper.table1_tables import MeasuredCells, TableRows, accuracy
 from asgld_study.statistics import Estimate, ratio_of_medians
 
 # ------------------------------------------------------------------------------------ the report
@@ -72,7 +72,7 @@ def tasks(size: Size) -> list[Task]:
 
 def run_comparison(
     plan: cells.Extent, report: Callable[..., None] = lambda *_: None, **how: Any
-) -> Comparison:
+) -> MeasuredCells:
     """Search for settings, then measure all cells of `asgld table1`.
 
     `how` is as for `asgld_study.engine.measure`; `report` hears (stage, done, all, what).
@@ -81,10 +81,10 @@ def run_comparison(
     found = run_searches(list(searches.values()), **how, report=partial(report, "settings"))
     tuned = dict(zip(searches, found, strict=True))
     results = measure_cells(cells.all_cells(plan, tuned), **how, report=partial(report, "cells"))
-    return Comparison(results, tuned)
+    return MeasuredCells(results, tuned)
 
 
-def as_outcomes(found: Comparison) -> Outcomes:
+def as_outcomes(found: MeasuredCells) -> Outcomes:
     """The comparison as what the experiment gave, for pictures."""
     values = [vars(result) for result in found.results if not result.error]
     errors = [result.error for result in found.results if result.error]
@@ -119,7 +119,7 @@ class MeasuredRow:
 
 def measured_rows(o: Outcomes) -> list[MeasuredRow]:
     """All fourteen, in the order printed."""
-    found, rows = Comparison.of(o), []
+    found, rows = MeasuredCells.of(o), []
     for printed, contender in zip(table1(), cells.contenders_of_table(), strict=True):
         label, times = contender.label, {}
         for result in found.select("dimension", label=label):

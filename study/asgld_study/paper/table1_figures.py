@@ -15,7 +15,7 @@ from asgld_study.cells import CellResult
 from asgld_study.engine import Outcomes
 from asgld_study.paper import table1_tables as numbers
 from asgld_study.paper.table1 import predicted_slope
-from asgld_study.paper.table1_tables import Comparison, unit_of
+from asgld_study.paper.table1_tables import MeasuredCells, unit_of
 from asgld_study.statistics import survival
 
 _ORDER = tuple(BY_LABEL)
@@ -31,7 +31,7 @@ def dimension_figure(o: Outcomes) -> Any:
     Median steps to fall below the saddle against d, one line per method, one panel for each scaling
     of the noise and each rotation.
     """
-    rows, slope = numbers.dimension_rows(Comparison.of(o), "fall"), predicted_slope()
+    rows, slope = numbers.dimension_rows(MeasuredCells.of(o), "fall"), predicted_slope()
     rotations = [r for r in (True, False) if any(row["rotated"] is r for row in rows)]
     figure, axes = draw.panels(
         len(rotations), 2, 3.2 * len(rotations) + 0.9, sharex=True, sharey=True
@@ -63,7 +63,7 @@ def accuracy_figure(o: Outcomes) -> Any:
     Median cost against 1/eps, one line per method: left on the worst-case chain, right on an
     octopus whose curvature is tied to eps.
     """
-    found = Comparison.of(o)
+    found = MeasuredCells.of(o)
     figure, axes = draw.panels(1, 2, 4.4)
     sweeps = (("chain", "worst-case chain"), ("octopus eps", "octopus, curvature tied to eps"))
     for panel, (sweep, title) in zip(axes[0], sweeps, strict=True):
@@ -88,7 +88,7 @@ def curvature_figure(o: Outcomes) -> Any:
     """
     figure, panel = draw.one_panel(4.2)
     gammas: list[float] = []
-    for row in numbers.curvature_rows(Comparison.of(o)):
+    for row in numbers.curvature_rows(MeasuredCells.of(o)):
         gammas = [float(k[6:]) for k in row if k.startswith("gamma=")]
         _line(panel, row["method"], gammas, [row[f"gamma={g}"] for g in gammas])
     law = [50.0 / g for g in gammas]
@@ -108,7 +108,7 @@ def late_figure(o: Outcomes) -> Any:
     Median steps to leave against the step k0 at which the saddle is met, one line per alpha.
     """
     figure, panel = draw.one_panel(4.2)
-    for i, row in enumerate(numbers.late_rows(Comparison.of(o))):
+    for i, row in enumerate(numbers.late_rows(MeasuredCells.of(o))):
         k0s = [int(k[3:]) for k in row if k.startswith("k0=")]
         words = f"alpha = {row['alpha']:g}: k0^{row['exponent']:.2f}, law k0^{row['law']:g}"
         draw.plot(panel, i, [max(k, 10) for k in k0s], [row[f"k0={k}"] for k in k0s], words)
@@ -127,7 +127,7 @@ def survival_figure(o: Outcomes) -> Any:
     Share of replicas that have not fallen below the saddle against steps, one line per method, for
     both scalings of the noise.
     """
-    found = Comparison.of(o)
+    found = MeasuredCells.of(o)
     sizes = {r.cell["problem_options"]["dim"] for r in found.select("dimension")}
     dim = max(d for d in sizes if d <= 256)
     figure, axes = draw.panels(1, 2, 4.2, sharey=True)
@@ -151,7 +151,7 @@ def path_figure(o: Outcomes) -> Any:
     f above the lowest value seen against gradient-equivalents, one line per method, one panel per
     problem.
     """
-    families = numbers.tuned_families(Comparison.of(o))
+    families = numbers.tuned_families(MeasuredCells.of(o))
     columns = min(3, len(families))
     rows = -(-len(families) // columns)
     figure, axes = draw.panels(rows, columns, 2.5 * rows + 0.9, len(families))
@@ -172,7 +172,7 @@ def profile_figure(o: Outcomes) -> Any:
     Share of the problems on which a method costs at most tau times the best one, against tau, for
     all methods and for each class of oracles.
     """
-    rows = numbers.realistic_rows(Comparison.of(o))
+    rows = numbers.realistic_rows(MeasuredCells.of(o))
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     figure, axes = draw.panels(2, 3, 5.6, 5, sharey=True)
     taus = np.geomspace(1, 1e3, 200)
@@ -206,7 +206,7 @@ def exponent_figure(o: Outcomes) -> Any:
     Two maps over alpha and beta: median steps to leave the saddle, and the median gradient norm at
     the end.
     """
-    found = Comparison.of(o).select("exponents")
+    found = MeasuredCells.of(o).select("exponents")
     alphas, betas = (sorted({r.tags[name] for r in found}) for name in ("alpha", "beta"))
     steps = max(r.cell["max_steps"] for r in found)
     maps: dict[str, Callable[[CellResult], float]] = {

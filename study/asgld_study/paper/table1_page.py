@@ -25,7 +25,7 @@ from asgld_study.page import as_text, markdown, markdown_table
 from asgld_study.paper import table1_cells as cells
 from asgld_study.paper import table1_figures
 from asgld_study.paper.table1 import judged_tables, predicted_slope
-from asgld_study.paper.table1_tables import PRICES, Comparison, TableRows, price_name
+from asgld_study.paper.table1_tables import PRICES, MeasuredCells, TableRows, price_name
 from asgld_study.settings import SETTINGS
 
 Tables = Mapping[str, TableRows]
@@ -34,7 +34,7 @@ _TEXT = Path(asgld_study.__file__).parent / "assets" / "table1.md"
 
 
 def manifest(
-    size: str, found: Comparison, command: str, machine: Mapping[str, Any]
+    size: str, found: MeasuredCells, command: str, machine: Mapping[str, Any]
 ) -> dict[str, Any]:
     """How the results came about."""
     plan = cells.EXTENTS[size]

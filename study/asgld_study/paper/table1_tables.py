@@ -25,14 +25,14 @@ _ITERATIONS = ("cubic-newton", "trace")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MeasuredCells:
     """Results of cells, and the settings that were found for them."""
 
     results: Sequence[CellResult]
     tuned: Settings = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outcomes: Outcomes) -> Comparison:
+    def of(cls, outcomes: Outcomes) -> MeasuredCells:
         """From the outcomes of the experiment "table1"."""
         return cls([CellResult(**value) for value in outcomes["table1"].values])
 
@@ -47,7 +47,7 @@ def unit_of(label: str) -> str:
     return "steps" if label in _ITERATIONS else "spent"
 
 
-def accuracy(found: Comparison, label: str, sweep: str) -> dict[str, Any]:
+def accuracy(found: MeasuredCells, label: str, sweep: str) -> dict[str, Any]:
     """Exponent of 1/eps in the cost, from the last three accuracies with a finite median."""
     by_x = _sorted_by(lambda r: -math.log(r.tags["eps"]), found.select(sweep, label=label))
     samples = [r.times("sosp", unit_of(label)) for r in by_x.values()]
@@ -56,7 +56,7 @@ def accuracy(found: Comparison, label: str, sweep: str) -> dict[str, Any]:
     return {"method": label, "sweep": sweep, **exponent}
 
 
-def measured_tables(found: Comparison) -> dict[str, TableRows]:
+def measured_tables(found: MeasuredCells) -> dict[str, TableRows]:
     """The tables of `asgld table1` by file name: numbers alone, no verdicts."""
     families = (("saddle", "theory"), ("saddle", "practical"), ("octopus", "practical"))
     return {
@@ -101,7 +101,7 @@ def measured_tables(found: Comparison) -> dict[str, TableRows]:
     }  # fmt: skip
 
 
-def cell_rows(found: Comparison) -> TableRows:
+def cell_rows(found: MeasuredCells) -> TableRows:
     """Every cell: what it was, and its censored medians."""
     rows = []
     for result in found.results:
@@ -135,7 +135,7 @@ def failures(results: Sequence[CellResult]) -> TableRows:
     ]
 
 
-def standard_rows(found: Comparison, sweep: str, family: str, mode: str) -> TableRows:
+def standard_rows(found: MeasuredCells, sweep: str, family: str, mode: str) -> TableRows:
     """One row per method: share that got to a second-order point, and median costs of it."""
     return [
         {
@@ -153,7 +153,7 @@ def standard_rows(found: Comparison, sweep: str, family: str, mode: str) -> Tabl
     ]
 
 
-def dimension_rows(found: Comparison, event: str) -> TableRows:
+def dimension_rows(found: MeasuredCells, event: str) -> TableRows:
     """Escape time against d: medians, the slope per ln d, and the best of three laws."""
     groups: dict[tuple[str, str, bool], list[CellResult]] = {}
     for r in found.select("dimension"):
@@ -179,7 +179,7 @@ def dimension_rows(found: Comparison, event: str) -> TableRows:
     return rows
 
 
-def late_rows(found: Comparison) -> TableRows:
+def late_rows(found: MeasuredCells) -> TableRows:
     """Time to leave a saddle that is met at step k0, and its exponent in k0."""
     rows = []
     for alpha in sorted({r.tags["alpha"] for r in found.select("k0")}):
@@ -192,7 +192,7 @@ def late_rows(found: Comparison) -> TableRows:
     return rows
 
 
-def curvature_rows(found: Comparison) -> TableRows:
+def curvature_rows(found: MeasuredCells) -> TableRows:
     """Time to fall against gamma, and its exponent in 1/gamma."""
     rows = []
     for label in dict.fromkeys(r.label for r in found.select("gamma")):
@@ -205,7 +205,7 @@ def curvature_rows(found: Comparison) -> TableRows:
     return rows
 
 
-def octopus_rows(found: Comparison) -> TableRows:
+def octopus_rows(found: MeasuredCells) -> TableRows:
     """Steps to the minimum of the octopus against d."""
     rows = []
     for contender in CONTENDERS:
@@ -247,7 +247,7 @@ def _share_past_saddles(result: CellResult) -> float:
     return float(np.mean(np.array(result.ends["final_value"]) < last))
 
 
-def tuned_families(found: Comparison) -> dict[str, list[CellResult]]:
+def tuned_families(found: MeasuredCells) -> dict[str, list[CellResult]]:
     """Family -> results of all methods as tuned."""
     families: dict[str, list[CellResult]] = {}
     for r in found.select("standard", mode="practical"):
@@ -255,7 +255,7 @@ def tuned_families(found: Comparison) -> dict[str, list[CellResult]]:
     return families
 
 
-def realistic_rows(found: Comparison) -> TableRows:
+def realistic_rows(found: MeasuredCells) -> TableRows:
     """Tuned methods on problems that users have: cost to a second-order point, and the end."""
     rows = []
     for family, results in tuned_families(found).items():
@@ -290,7 +290,7 @@ def price_name(hvp: float, hessian: float) -> str:
     return f"hvp {hvp:g}, hessian {hessian:g} d"
 
 
-def sensitivity_rows(found: Comparison) -> TableRows:
+def sensitivity_rows(found: MeasuredCells) -> TableRows:
     """Costs and ranks of tuned methods under four price lists; `moves` where the rank changes."""
     names = [price_name(*prices) for prices in PRICES]
     rows = []

@@ -29,12 +29,24 @@ def test_theory_tells_what_theory_says(arguments: list[str], words: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"), [(["--beta", "-1"], "beta=-1"), (["--item", "Theorem 9"], "Theorem 9")]
+    ("arguments", "word"),
+    [
+        (["--beta", "-1"], "beta=-1"),
+        (["--alpha", "nan"], "alpha=nan"),
+        (["--lr", "0"], "lr=0"),
+        (["--gamma", "-1"], "gamma=-1"),
+        (["--method", "adam"], "'adam'"),
+        (["--item", "Theorem 9"], "Theorem 9"),
+        (["--measure", "escape", "--out", "nowhere/rows.csv"], "nowhere"),
+        (["--plot", __file__], "is a file"),
+    ],
 )
 def test_theory_refuses_nonsense(arguments: list[str], word: str) -> None:
     result = CliRunner().invoke(cli.build_app(), ["theory", *arguments])
     assert result.exit_code == 2
-    assert word in result.output
+    assert word in result.stderr
+    assert not result.stdout
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_theory_draws_the_maps(tmp_path: Path) -> None:

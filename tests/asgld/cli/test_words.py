@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import asgld
 from asgld import cli
 
 
@@ -29,17 +30,67 @@ def shown_words(output: str) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--size", "full"], ["some", "words"]])
-@pytest.mark.parametrize("word", ["reproduce", "compare", "table1"])
+@pytest.mark.parametrize("words", [["reproduce"], ["compare", "--problem", "octopus"], ["table1"]])
 def test_without_the_study_its_words_say_how_to_get_it(
-    word: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(monkeypatch)
-    shown = CliRunner().invoke(cli.build_app(), [word, *arguments])
+    shown = CliRunner().invoke(cli.build_app(), [*words, *arguments])
     assert shown.exit_code == 1
     assert isinstance(shown.exception, SystemExit)  # no traceback
-    (line,) = shown.output.strip().splitlines()
-    assert f"`{word}`" in line
+    (line,) = shown.stderr.strip().splitlines()
+    assert f"`{' '.join(words[:2])}`" in line
     assert "pip install asgld-study" in line
+    assert not shown.stdout
+
+
+def test_comparing_on_a_problem_is_the_study_s_and_all_else_the_library_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def study(problem: str = "", jobs: int = 1) -> None:
+        print(f"study: {problem}, {jobs}")
+
+    offer(monkeypatch, compare=lambda: study)
+    app = cli.build_app()
+    for arguments in (["--problem", "octopus", "--jobs", "3"], ["--jobs=3", "--problem=octopus"]):
+        shown = CliRunner().invoke(app, ["compare", *arguments])
+        assert (shown.exit_code, shown.stdout) == (0, "study: octopus, 3\n")
+    assert "--fun" in CliRunner().invoke(app, ["compare", "--help"]).stdout
+    assert "--fun" not in CliRunner().invoke(app, ["compare", "--problem", "x", "--help"]).stdout
+    assert CliRunner().invoke(app, ["compare"]).exit_code == 2
+    assert "_compare" not in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_version_is_told() -> None:
+    shown = CliRunner().invoke(cli.build_app(), ["--version"])
+    assert (shown.exit_code, shown.stdout.strip()) == (0, f"asgld {asgld.__version__}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["minimize", "octopus", "--nonsense"],
+        ["minimize", "octopus", "--replicas", "0"],
+        ["minimize", "octopus", "--replicas", "few"],
+        ["minimize", "[bold]octopus[/bold]"],
+        ["doctor", "now"],
+        ["theory", "--dim", "0"],
+        ["compare", "--problem"],
+    ],
+)
+def test_bad_usage_is_one_line_on_stderr_and_status_two(arguments: list[str]) -> None:
+    shown = CliRunner().invoke(cli.build_app(), arguments)
+    assert shown.exit_code == 2
+    assert isinstance(shown.exception, SystemExit)
+    assert not shown.stdout
+    assert len(shown.stderr.strip().splitlines()) == 1
+
+
+def test_text_of_users_is_no_markup() -> None:
+    shown = CliRunner().invoke(cli.build_app(), ["theory", "--item", "[red]:smile:[/red]"])
+    assert "[red]:smile:[/red]" in shown.stderr
 
 
 def test_words_come_in_one_order_with_and_without_the_study(
@@ -62,7 +113,7 @@ def test_a_word_that_cannot_be_loaded_leaves_the_others_alone(
     offer(monkeypatch, reproduce=load)
     app = cli.build_app()
     broken = CliRunner().invoke(app, ["reproduce", "--help"])
-    assert (broken.exit_code, "joblib" in broken.output) == (1, True)
+    assert (broken.exit_code, "joblib" in broken.stderr) == (1, True)
     assert CliRunner().invoke(app, ["theory", "--item", "Theorem 3"]).exit_code == 0
 
 
@@ -82,10 +133,3 @@ def test_a_failing_disk_is_one_line(error: OSError, monkeypatch: pytest.MonkeyPa
     assert len(message.splitlines()) == 1
     assert error.strerror in message
     assert error.filename in message
-
-
-def test_an_option_is_a_key_and_a_value() -> None:
-    assert cli.key_value("spectrum=(2, 1)") == ("spectrum", (2, 1))
-    assert cli.key_value("loss=a=b") == ("loss", "a=b")
-    with pytest.raises(ValueError, match=r"'lr'.*key=value"):
-        cli.key_value("lr")

@@ -12,8 +12,10 @@ import torch
 import asgld
 from asgld.curvature import ModelHessian
 from asgld.diagnostics import calibrate
-from asgld.methods import langevin
+from asgld.diagnostics.calibration import measure_start, measure_surroundings
+from asgld.methods import Surroundings, langevin
 from asgld.oracle import Oracle
+from asgld.oracle.functions import torch_function
 from asgld.problems import problem, problem_names
 from asgld.run import run
 from asgld.run.stopping import Stop
@@ -276,3 +278,19 @@ def test_mean_square_refuses_what_says_nothing() -> None:
     p.grad.zero_()
     with pytest.raises(ValueError, match="all gradients are zero"):
         asgld.mean_square_gradient([p])
+
+
+@pytest.mark.parametrize(("of_f", "of_x"), [(1e8, 1.0), (1e-8, 1.0), (1.0, 1e4), (1.0, 1e-4)])
+def test_surroundings_have_the_units_of_the_function(of_f: float, of_x: float) -> None:
+    def measured(a: float, b: float) -> Surroundings:
+        function = torch_function(
+            lambda x: a * ((x[1] - (x[0] / b) ** 2 * b) ** 2 / b**2 + (x[0] / b) ** 4), dim=2
+        )
+        oracle, x0 = Oracle(function), b * torch.tensor([[1.3, -0.4]], dtype=torch.float64)
+        return measure_surroundings(oracle, x0, measure_start(oracle, x0))
+
+    here, there = measured(1.0, 1.0), measured(of_f, of_x)
+    powers = {"curvature": 2, "hessian_lipschitz": 3, "fall": 0, "length": -1, "eps": 1, "gamma": 2}
+    for name, power in powers.items():
+        unit = of_x**-power * (1.0 if name == "length" else of_f)
+        assert getattr(there, name) == pytest.approx(unit * getattr(here, name), rel=1e-3), name

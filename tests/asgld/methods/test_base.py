@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -14,21 +17,27 @@ import torch
 from torch import Tensor
 
 import asgld
+from asgld.diagnostics.calibration import start_options
 from asgld.methods import (
     LBFGS,
     METHODS,
     Adjustable,
+    FitsItself,
     KnowsItsNoise,
     Method,
     SeededState,
+    Surroundings,
     TorchMethod,
     langevin,
     method,
     method_names,
     normals,
 )
+from asgld.methods.rivals.first_order import PerturbedGD
 from asgld.methods.torch import LANGEVIN
 from asgld.oracle import Oracle
+from asgld.oracle.functions import torch_function
+from asgld.run import run
 
 
 def saddle(x: Tensor) -> Tensor:
@@ -79,8 +88,151 @@ def test_methods_have_the_protocols_that_they_should(name: str) -> None:
     made = method(name)
     assert isinstance(made, Method)
     assert made.name == name
-    assert isinstance(made, Adjustable) == (name in LANGEVIN)
-    assert isinstance(made, KnowsItsNoise) == (name in LANGEVIN or name == "lbfgs")
+    assert isinstance(made, KnowsItsNoise)
+    if name != "lbfgs":  # which finds its scale by itself
+        assert isinstance(made, Adjustable)
+        assert isinstance(made, FitsItself) == (name not in LANGEVIN)
+
+
+# Scales of one function, in its own units and after f and x were multiplied.
+HERE = Surroundings(20.0, 4.0, 3.0, 5.0, 2.0, 4, 1e-3, 0.2)
+
+
+def scaled(around: Surroundings, of_f: float, of_x: float) -> Surroundings:
+    return Surroundings(
+        around.curvature * of_f / of_x**2,
+        around.max_square * (of_f / of_x) ** 2,
+        around.hessian_lipschitz * of_f / of_x**3,
+        around.fall * of_f,
+        around.length * of_x,
+        around.dim,
+        around.eps * of_f / of_x,
+        around.gamma * of_f / of_x**2,
+    )
+
+
+# lbfgs starts with a step of length 1, the acceptance of trace may not pass 1, and scipy's solver
+# inside trust-krylov has absolute tolerances.
+_HAS_UNITS = ("lbfgs", "trace", "trust-krylov")
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in LANGEVIN and n != "lbfgs"])
+def test_rivals_fit_open_options_and_keep_those_given(name: str) -> None:
+    made = method(name)
+    assert isinstance(made, FitsItself)
+    options = start_options(made, HERE, HERE.dim)
+    assert made.open_options <= options.keys()
+    assert made.open_options
+    fitted = made.with_options(options)
+    assert not fitted.open_options
+    assert {key: fitted.knobs[key] for key in options} == options
+    for chosen in made.open_options - {"batch_size"}:
+        value = made.knobs[chosen] or 0.5
+        kept = method(name, **{chosen: value})
+        assert isinstance(kept, FitsItself)
+        assert chosen not in kept.open_options
+        assert start_options(kept, HERE, HERE.dim)[chosen] == value
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in _HAS_UNITS])
+@pytest.mark.parametrize(("of_f", "of_x"), [(1e6, 1.0), (1e-6, 1.0), (1.0, 1e3), (1.0, 1e-3)])
+def test_fitted_methods_do_not_depend_on_units(name: str, of_f: float, of_x: float) -> None:
+    """The first steps on f and on of_f * f(x / of_x) are the same, in their units."""
+
+    def f(x: Tensor) -> Tensor:
+        return (20 * x[0] ** 2 - x[1] ** 2 + x[1] ** 4 / 4 + torch.cos(x).sum()) / 2
+
+    x0 = torch.tensor([0.7, 0.3, -0.4, 0.2], dtype=torch.float64)
+    ends = []
+    for a, b in ((1.0, 1.0), (of_f, of_x)):
+        made = method(name)
+        assert isinstance(made, Adjustable)
+        fitted = made.with_options(start_options(made, scaled(HERE, a, b), 4))
+        function = torch_function(lambda x, a=a, b=b: a * f(x / b), dim=4)
+        steps = 110 if name == "natasha2" else 7  # it searches for a hundred steps first
+        ends.append(run(Oracle(function), fitted, b * x0, max_steps=steps).x[0] / b)
+    assert not torch.equal(ends[0], x0)
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-7)
+
+
+def test_an_object_knows_which_of_its_options_were_given() -> None:
+    rival = PerturbedGD(0.1, wait=30.0)
+    assert rival.options == {"lr": 0.1, "wait": 30.0}
+    assert rival.open_options == {"radius", "grad_threshold", "value_threshold"}
+    assert copy.deepcopy(rival).options == rival.options
+    assert pickle.loads(pickle.dumps(rival)).options == rival.options
+    assert rival == PerturbedGD(0.1, wait=30.0)
+
+
+def test_a_range_stays_one_when_half_of_it_was_given() -> None:
+    for given, length in (({"radius": 900.0}, 1e-3), ({"max_radius": 1.5}, 1e3)):
+        made = method("trust-exact", **given)
+        assert isinstance(made, FitsItself)
+        options = start_options(made, replace(HERE, length=length), HERE.dim)
+        assert options["radius"] <= options["max_radius"]
+        made.with_options(options)
+
+
+@pytest.mark.parametrize("name", ["neon", "lbfgs", "trust-exact", "agld", "gd"])
+def test_an_unknown_option_is_named_with_those_known(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"unknown option 'bogus' of method '{name}'"):
+        method(name, bogus=1.0)
+
+
+class Named(torch.optim.SGD):
+    """An optimizer that takes named parameters and nothing else."""
+
+    def __init__(self, named: list[tuple[str, Tensor]], lr: float = 0.1) -> None:
+        super().__init__([tensor for _, tensor in named], lr=lr)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        TorchMethod("network", asgld.NetworkASGLD),
+        TorchMethod("psgld", asgld.PSGLD, {"lr": 0.01}),
+        TorchMethod("named", Named),
+        TorchMethod(
+            "muon",
+            lambda p, **o: torch.optim.Muon([p[0].view(2, 3)], **o),
+            {"lr": 0.05, "weight_decay": 0.0},
+            is_batched=False,
+        ),
+    ],
+    ids=lambda made: made.name,
+)
+def test_any_torch_optimizer_is_a_method(made: TorchMethod, tmp_path: Path) -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x - 1.0).square().sum()
+
+    def go(steps: int, **options: Any) -> Any:
+        oracle = Oracle(torch_function(f, dim=6))
+        return run(oracle, made, torch.zeros(2, 6), max_steps=steps, **options)
+
+    straight = go(60)
+    assert bool((straight.values < 6.0).all())
+    if made.name != "muon":  # a checkpoint knows its method by the text of it, a lambda has none
+        go(30, checkpoint=tmp_path / "run")
+        assert torch.equal(go(60, checkpoint=tmp_path / "run").x, straight.x)
+    assert asgld.minimize(f, torch.zeros(6), method=made).fun < 1e-2
+
+
+def test_presets_tell_noise_and_open_options_of_their_own() -> None:
+    network, psgld = (TorchMethod("x", kind) for kind in (asgld.NetworkASGLD, asgld.PSGLD))
+    assert network.open_options == {"lr"}
+    assert psgld.open_options == {"lr", "sigma"}
+    assert (network.has_noise, network.anneals) == (True, True)
+    assert (psgld.has_noise, psgld.anneals) == (True, False)
+    assert not TorchMethod("x", asgld.NetworkASGLD, {"noise": 0.0}).has_noise
+
+
+def test_an_optimizer_that_needs_a_matrix_says_so() -> None:
+    muon = TorchMethod("muon", torch.optim.Muon, is_batched=False)
+    oracle = Oracle(torch_function(lambda x: x.square().sum(), dim=6))
+    with pytest.raises(TypeError, match=r"Muon.*matrix.*\(6,\).*view"):
+        run(oracle, muon, torch.ones(6), max_steps=1)
+    with pytest.raises(ValueError, match="learning rate"):  # what the optimizer itself says
+        run(oracle, TorchMethod("adam", torch.optim.Adam, {"lr": -1.0}), torch.ones(6), max_steps=1)
 
 
 def test_noise_and_open_options_are_told() -> None:

@@ -28,7 +28,7 @@ from asgld_study.judge import Claim, Finding, judge_claims
 from asgld_study.paper import table1, table1_cells, table1_page, table1_tables
 from asgld_study.paper.table1 import MeasuredRow
 from asgld_study.paper.table1_cells import EXTENTS
-from asgld_study.paper.table1_tables import Comparison
+from asgld_study.paper.table1_tables import MeasuredCells
 from asgld_study.statistics import fit_slope
 
 ROOT = Path(__file__).parents[3]
@@ -65,13 +65,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Comparison:
+def found(folder: Path) -> MeasuredCells:
     with few_methods():
         return table1.run_comparison(TINY, folder=folder / "cells")
 
 
 @pytest.fixture(scope="module")
-def tables(found: Comparison) -> dict[str, Any]:
+def tables(found: MeasuredCells) -> dict[str, Any]:
     return table1_tables.measured_tables(found)
 
 
@@ -166,7 +166,7 @@ def test_late_saddles_hold_alpha_one_and_not_alpha_zero() -> None:
 
 def test_worst_case_chain_shows_the_exponents() -> None:
     plan = dataclasses.replace(EXTENTS["ci"], chain_eps=(1.0, 0.5, 0.25))
-    found = Comparison(results(table1_cells.chain_cells(plan)))
+    found = MeasuredCells(results(table1_cells.chain_cells(plan)))
     # No chance is involved. The slopes tend to 2 and 3/2 as eps falls.
     assert 1.5 < table1_tables.accuracy(found, "gd", "chain")["exponent"] < 2.0
     assert 1.0 < table1_tables.accuracy(found, "cubic-newton", "chain")["exponent"] < 1.5
@@ -192,7 +192,7 @@ def test_octopus_holds_gradient_descent_and_not_its_perturbed_form() -> None:
     assert times["perturbed-gd", 4] / times["perturbed-gd", 3] < 2.0
 
 
-def test_controls_stay_at_the_saddle(found: Comparison) -> None:
+def test_controls_stay_at_the_saddle(found: MeasuredCells) -> None:
     left = {(r.label, r.tags["noise"]): r.share("leave") for r in found.select("control")}
     for label in ("gd", "asg", "adagrad", "adam", "lbfgs"):
         assert left[label, "none"] == 0.0
@@ -323,7 +323,7 @@ def test_cost_at_other_prices_is_that_of_an_oracle_with_them(
         assert table1_tables.cost_at(result, hvp, hessian) == pytest.approx(expected)
 
 
-def test_ranks_that_move_are_flagged(found: Comparison, tables: dict[str, Any]) -> None:
+def test_ranks_that_move_are_flagged(found: MeasuredCells, tables: dict[str, Any]) -> None:
     rows = [r for r in tables["sensitivity"] if r["problem"] == "saddle"]
     cheap, dear = (
         {r["method"]: r[table1_tables.price_name(*prices)] for r in rows}
@@ -342,7 +342,7 @@ def test_ranks_that_move_are_flagged(found: Comparison, tables: dict[str, Any]) 
 
 
 def test_all_modes_are_measured_and_nothing_fails(
-    found: Comparison, tables: dict[str, Any]
+    found: MeasuredCells, tables: dict[str, Any]
 ) -> None:
     assert tables["failures"] == []
     for family, mode in (("saddle", "theory"), ("saddle", "practical"), ("octopus", "practical")):

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from asgld.arguments import require, require_at_least_zero, require_positive
-from asgld.methods.base import SeededState, normals
-from asgld.methods.rivals.shared import GradientMethod, given, norm, pick, require_batch, unit_ball
+from asgld.methods.base import SeededState, Surroundings, normals
+from asgld.methods.rivals.shared import (
+    GradientMethod,
+    Rival,
+    given,
+    norm,
+    pick,
+    require_batch,
+    unit_ball,
+)
 from asgld.oracle import Oracle
 
 
@@ -60,6 +68,12 @@ class PreconditionedSGLD(GradientMethod):
         require(0.0 <= self.memory < 1.0, "memory", self.memory, "0 <= memory < 1")
         require_batch(self.batch_size)
 
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        lr = 1e-2 * around.coordinate
+        # The true step ends at 1/M, and f, by the noise, at F / 10^4 above its minimum.
+        sigma = 1e-2 * math.sqrt(around.fall / around.dim)
+        return {"lr": lr, "damping": lr * around.curvature, "sigma": sigma}
+
     def __repr__(self) -> str:
         # The method's published name, by which checkpoints know it.
         return f"PSGLD({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in fields(self))})"
@@ -88,7 +102,7 @@ class PerturbedAGDState(SeededState):
 
 
 @dataclass(frozen=True)
-class PerturbedAGD:
+class PerturbedAGD(Rival):
     r"""Nesterov's momentum, kicks where the gradient is small, and negative curvature put to use.
 
     .. math:: y_k = x_k + (1 - \theta) v_k, \qquad
@@ -137,6 +151,19 @@ class PerturbedAGD:
         require(0.0 < self.theta <= 1.0, "theta", self.theta, "0 < theta <= 1")
         require_at_least_zero(self, "concavity", "side_step", "grad_threshold")
         require_at_least_zero(self, *given(self, "min_drop"))
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        lr = 0.25 / around.curvature
+        theta = min(1.0, 0.25 * math.sqrt(around.gamma / around.curvature))
+        return {
+            "lr": lr,
+            "theta": theta,
+            "concavity": theta**2 / lr,
+            "side_step": theta**2 / (4.0 * lr * around.hessian_lipschitz),
+            "radius": around.kick,
+            "grad_threshold": around.eps,
+            "wait": around.patience,
+        }
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PerturbedAGDState:
         rows = x0.shape[:-1]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from asgld.arguments import require, require_at_least_zero, require_positive
-from asgld.methods.base import SeededState, normals
+from asgld.methods.base import SeededState, Surroundings, normals
 from asgld.methods.rivals.shared import (
     GradientMethod,
+    Rival,
     given,
     norm,
     pick,
@@ -60,6 +61,10 @@ class NoisySGD(GradientMethod):
         require_at_least_zero(self, "noise")
         require_batch(self.batch_size)
 
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        # The noise keeps f above its minimum by about noise^2 / M, here F / 10^4.
+        return {"lr": 0.5 / around.curvature, "noise": 1e-2 * around.slope}
+
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
         grad, lr = self._gradient(oracle, state), self.lr
         if self.burn_in is not None:
@@ -81,7 +86,7 @@ class PerturbedState(SeededState):
 
 
 @dataclass(frozen=True)
-class PerturbedGD:
+class PerturbedGD(Rival):
     r"""Gradient descent that is kicked where the gradient is small, and stops if that was in vain.
 
     .. math:: x_{k+1} = x_k + \xi_k - \mathrm{lr}\, \nabla f(x_k + \xi_k), \qquad
@@ -118,6 +123,15 @@ class PerturbedGD:
     def __post_init__(self) -> None:
         require_positive(self, "lr", "radius", "wait")
         require_at_least_zero(self, "grad_threshold", "value_threshold")
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        return {
+            "lr": 1.0 / around.curvature,
+            "radius": around.kick,
+            "grad_threshold": around.eps,
+            "value_threshold": 0.1 * around.gamma**3 / around.hessian_lipschitz**2,
+            "wait": around.patience,
+        }
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> PerturbedState:
         rows = x0.shape[:-1]
@@ -192,6 +206,9 @@ class SaddleNGD(GradientMethod):
         require_at_least_zero(self, "noise", "lr_decay")
         require(self.law in ("sphere", "gaussian"), "law", self.law, "'sphere' or 'gaussian'")
         require_batch(self.batch_size)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        return {"lr": 1e-2 * around.length}
 
     def step(self, oracle: Oracle, state: SeededState) -> SeededState:
         x, lr = state.x, self.lr * (1.0 + state.step) ** -self.lr_decay

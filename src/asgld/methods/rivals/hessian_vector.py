@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch import Tensor
 from asgld.arguments import require, require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
-from asgld.methods.base import SeededState, normals
+from asgld.methods.base import SeededState, Surroundings, normals
 from asgld.methods.rivals.shared import (
     HessianVectorMethod,
     at_second_order,
@@ -183,6 +183,10 @@ class CarmonAccelerated(HessianVectorMethod):
         super().__post_init__()
         require_positive(self, "smoothness", *given(self, "gamma"))
 
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        constants = {"smoothness": around.curvature, "gamma": around.gamma}
+        return {**super().fitted(around), **constants}
+
     @property
     def curvature_tol(self) -> float:
         return math.sqrt(self.hessian_lipschitz * self.eps) if self.gamma is None else self.gamma
@@ -277,6 +281,9 @@ class CarmonCubic(HessianVectorMethod):
         require_positive(self, "smoothness", "decrease", "perturbation")
         steps = self.inner_steps
         require(steps is None or steps >= 1, "inner_steps", steps, "at least 1, or None")
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        return {**super().fitted(around), "smoothness": around.curvature}
 
     def _advance(self, oracle: Oracle, state: SeededState) -> SeededState:
         x, rho, dim = state.x, self.hessian_lipschitz, oracle.dim

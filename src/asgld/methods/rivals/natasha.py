@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +15,14 @@ from asgld.arguments import (
     require_at_least_zero,
     require_positive,
 )
-from asgld.methods.base import SeededState, batch_indices, gradient, normals
-from asgld.methods.rivals.shared import ball_penalty_slope, given, require_batch, unit_sphere
+from asgld.methods.base import SeededState, Surroundings, batch_indices, gradient, normals
+from asgld.methods.rivals.shared import (
+    Rival,
+    ball_penalty_slope,
+    given,
+    require_batch,
+    unit_sphere,
+)
 from asgld.oracle import Oracle
 
 # Streams of normals: start of Oja's method, sign of a kick, choice of an iterate, of a pair.
@@ -54,7 +60,7 @@ class NatashaState(SeededState):
 
 
 @dataclass(frozen=True)
-class Natasha2:
+class Natasha2(Rival):
     r"""Kicks along negative curvature where Oja's method finds some, else epochs of Natasha1.5.
 
     .. math::
@@ -127,6 +133,14 @@ class Natasha2:
             require(getattr(self, name) in known, name, getattr(self, name), f"one of {known}")
         if self.polish_steps:
             require(self.proximal != 0.0, "proximal", self.proximal, "proximal > 0 to polish")
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        return {
+            "gamma": around.gamma,
+            "radius": max(around.gamma / around.hessian_lipschitz, 0.1 * around.length),
+            "smoothness": around.curvature,
+            "batch_size": None if around.num_samples is None else type(self).batch_size,
+        }
 
     @property
     def needs(self) -> frozenset[str]:

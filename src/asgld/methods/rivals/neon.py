@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from asgld.arguments import require, require_positive
-from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals
-from asgld.methods.rivals.shared import given, norm, pick, require_batch, unit_sphere
+from asgld.methods.base import (
+    SeededState,
+    Surroundings,
+    draw_batch,
+    gradient,
+    gradient_needs,
+    normals,
+)
+from asgld.methods.rivals.shared import Rival, given, norm, pick, require_batch, unit_sphere
 from asgld.oracle import Oracle
 
 # Signs of steps have a stream of normals of their own.
@@ -37,7 +44,7 @@ class NeonState(SeededState):
 
 
 @dataclass(frozen=True)
-class Neon:
+class Neon(Rival):
     r"""Gradient descent; where the gradient is small, a search for negative curvature.
 
     .. math::
@@ -105,6 +112,16 @@ class Neon:
         if self.test == "value":
             require_positive(self, "value_threshold")
         require_batch(self.batch_size)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        return {
+            "lr": 1.0 / around.curvature,
+            "grad_threshold": around.eps,
+            "gamma": around.gamma,
+            "hessian_lipschitz": around.hessian_lipschitz,
+            # What a search would find at the curvature looked for.
+            "value_threshold": 0.1 * around.gamma**3 / around.hessian_lipschitz**2,
+        }
 
     @property
     def needs(self) -> frozenset[str]:

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from asgld.arguments import require, require_positive
-from asgld.methods.base import State
+from asgld.methods.base import State, Surroundings
+from asgld.methods.rivals.shared import Rival
 from asgld.oracle import Oracle
 
 Array = npt.NDArray[np.float64]
@@ -140,7 +141,7 @@ def _rows(keys: Collection[bytes], dim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _ScipyTrust(ABC):
+class _ScipyTrust(Rival, ABC):
     """Common part of the two methods, which end where the gradient is small, at a saddle too.
 
     Args:
@@ -155,11 +156,16 @@ class _ScipyTrust(ABC):
 
     name: ClassVar[str]
     is_batched: ClassVar[bool] = False
+    has_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_positive(self, "radius", "max_radius", "grad_tol")
         allowed = f"<= max_radius={self.max_radius}"
         require(self.radius <= self.max_radius, "radius", self.radius, allowed)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        radii = self._range("radius", "max_radius", 0.1 * around.length, 1e3 * around.length)
+        return {**radii, "grad_tol": around.eps}
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TrustState:
         none = x0.new_zeros(0, len(x0))

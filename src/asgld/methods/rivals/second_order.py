@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from asgld.arguments import require, require_at_least, require_at_least_zero, require_positive
-from asgld.methods.base import SeededState, normals
+from asgld.methods.base import SeededState, Surroundings, normals
 from asgld.methods.rivals.shared import (
     CurvatureMethod,
     at_second_order,
@@ -123,6 +123,11 @@ class CubicNewton(CurvatureMethod):
         require(self.solver in solvers, "solver", self.solver, f"one of {solvers}")
         require_probability("failure", self.failure)
         require_at_least(self, max_trials=1)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        rho = around.hessian_lipschitz
+        tolerances = {"eps": around.eps, "gamma": around.gamma}
+        return {"regularization": rho, "min_regularization": 1e-8 * rho, **tolerances}
 
     @property
     def needs(self) -> frozenset[str]:
@@ -254,6 +259,17 @@ class Trace(CurvatureMethod):
         for low, high in (("radius", "max_radius"), ("min_ratio", "max_ratio")):
             value, bound = getattr(self, low), getattr(self, high)
             require(value <= bound, low, value, f"at most {high}={bound!r}")
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        rho = around.hessian_lipschitz
+        return {
+            **self._range("radius", "max_radius", 0.1 * around.length, 1e3 * around.length),
+            # A multiple of \|s\|^3, as rho is.
+            "acceptance": min(1e-2 * rho, 0.5),
+            **self._range("min_ratio", "max_ratio", 1e-2 * rho, 1e2 * rho),
+            "eps": around.eps,
+            "gamma": around.gamma,
+        }
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TraceState:
         return TraceState(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,14 @@ from torch import Tensor
 from asgld.arguments import require, require_positive
 from asgld.curvature.lanczos import Krylov, overlap
 from asgld.curvature.operator import SymmetricOperator
-from asgld.methods.base import SeededState, draw_batch, gradient, gradient_needs, normals
+from asgld.methods.base import (
+    SeededState,
+    Surroundings,
+    draw_batch,
+    gradient,
+    gradient_needs,
+    normals,
+)
 from asgld.oracle import Oracle
 
 
@@ -32,7 +40,60 @@ def require_probability(option: str, value: float) -> None:
     require(0.0 < value < 1.0, option, value, "a probability in (0, 1)")
 
 
-class GradientMethod:
+class Rival:
+    """A frozen dataclass of options, open until they are given: the base of all rivals.
+
+    `fitted` states the options in the units of f; those among them that the caller did not give are
+    open. Two seeds are taken to give two runs, and the noise to die out, unless a class says so.
+    """
+
+    has_noise: ClassVar[bool] = True
+    anneals: ClassVar[bool] = True
+    _given: frozenset[str]
+
+    def __new__(cls, *values: Any, **options: Any) -> Self:
+        made = super().__new__(cls)
+        names = [f.name for f in _options(cls)]
+        object.__setattr__(made, "_given", frozenset((*names[: len(values)], *options)))
+        return made
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {name: value for name, value in self.knobs.items() if name in self._given}
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """All options, defaults included."""
+        return {f.name: getattr(self, f.name) for f in _options(type(self))}
+
+    @property
+    def open_options(self) -> frozenset[str]:
+        """The options that were not given and depend on the scales of f."""
+        return frozenset(self.fitted(_UNITS)) - self._given
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        return type(self)(**options)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        """The options that depend on the scales of f, from these scales."""
+        raise NotImplementedError
+
+    def _range(self, low: str, high: str, least: float, most: float) -> dict[str, float]:
+        """Two options of which `low` may not be above `high`, whichever of them was given."""
+        given = self.options
+        return {low: min(least, given.get(high, least)), high: max(most, given.get(low, most))}
+
+
+def _options(kind: Any) -> list[Any]:
+    return [f for f in fields(kind) if f.init]
+
+
+# Any scales serve to ask which options there are.
+_UNITS = Surroundings(1.0, 1.0, 1.0, 1.0, 1.0, 1, 1e-3, 0.1)
+
+
+class GradientMethod(Rival):
     """One gradient for each step, over `batch_size` samples of its own or over everything."""
 
     batch_size: int | None
@@ -90,7 +151,7 @@ S = TypeVar("S", bound=SeededState)
 _SECOND_ORDER = "the gradient and the curvature meet the tolerances"
 
 
-class CurvatureMethod(ABC):
+class CurvatureMethod(Rival, ABC):
     """One replica at a time; where f is not finite the loop keeps the point before the step."""
 
     is_batched: ClassVar[bool] = False
@@ -129,6 +190,9 @@ class HessianVectorMethod(CurvatureMethod):
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> SeededState:
         return SeededState(x=x0.clone(), seed=seed)
+
+    def fitted(self, around: Surroundings) -> dict[str, Any]:
+        return {"hessian_lipschitz": around.hessian_lipschitz, "eps": around.eps}
 
 
 def at_second_order(state: S, is_done: bool = True, **changes: Any) -> S:
