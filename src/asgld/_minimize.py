@@ -47,11 +47,15 @@ _MAX_ESCAPES = 100
 # Noise of an escape: in units of the step along the direction, and of the scale of x on a plateau.
 _NOISE_PART, _PLATEAU_NOISES = 0.1, (0.01, 0.1, 1.0)
 _MAX_DOUBLINGS = 40
-_MAX_NEWTON_STEPS = 8
+_MAX_NEWTON_STEPS, _MAX_HESSIANS = 8, 3
+# A Newton step that moves x by more than this part of its scale needs a new Hessian.
+_LONG_WAY = 1e-3
 _NUM_RAYS = 3
 _NOISE_STREAM = 0xE5CA
 # Steps of a descent between two looks at the Hessian, in few dimensions.
 _STRETCH, _STRETCH_PER_DIM = 50, 5
+# The whole fall of f counts as this part of itself next to the recent fall.
+_WHOLE_PART = 1e-6
 # An iterate that came this many times as far as its start is from the origin runs away.
 _RUNAWAY = 1e8
 # Measured step sizes that prove too long are shortened.
@@ -778,8 +782,10 @@ class Minimization:
                 around = Neighborhood(source, x)
         effort = Effort(seed=self.seed, max_hvp=2000)
         if gamma is None:
-            exam = self.exam = examine(around, effort, scale=scale, fall=fall)
-            if held is None and self.polishes and self._newton(exam):
+            self.exam = examine(around, effort, scale=scale, fall=fall)
+            for _ in range(_MAX_HESSIANS if held is None and self.polishes else 0):
+                if not self._newton(self.exam):
+                    break
                 around = Neighborhood(source, self.z[best])
                 self.exam = examine(around, effort, scale=scale, fall=fall)
             rays = _NUM_RAYS if self.exam.is_complete else 1
@@ -810,15 +816,17 @@ class Minimization:
     def _recent_fall(self) -> float:
         """How far the best replica fell in the second half of its steps.
 
-        A start far up says nothing of the scale of f further down.
+        A start far up says little of the scale of f further down.
         """
         best = self.best
+        whole = float(self.start_values[best] - self.values[best])
         steps = np.concatenate([[0], np.cumsum([r.steps[best] for r in self.runs])])
         for part, before in zip(reversed(self.runs), reversed(steps[:-1].tolist()), strict=True):
             is_early = before + part.history.steps <= steps[-1] / 2
             if is_early.any():
-                return float(part.history.values[is_early, best][-1] - self.values[best])
-        return float(self.start_values[best] - self.values[best])
+                recent = float(part.history.values[is_early, best][-1] - self.values[best])
+                return max(recent, _WHOLE_PART * whole)
+        return whole
 
     def _length(self) -> float:
         return float(torch.linalg.vector_norm(self.land.to_user(self.z[self.best])))
@@ -961,7 +969,7 @@ class Minimization:
         self.z[best], self.values[best] = x, value
         exam.move(x, value, grad)
         self._note("polish", "newton", steps, first, spent, "steps no longer shorten the gradient")
-        return is_slow or exam.is_blurred
+        return is_slow or exam.is_blurred or exam.drift > _LONG_WAY
 
     # ------------------------------------------------------------------------- the result
 
