@@ -24,8 +24,21 @@ from asgld.curvature.operator import Neighborhood
 from asgld.curvature.points import classify
 from asgld.curvature.relative import Examination, examine
 from asgld.curvature.spectrum import Effort
-from asgld.diagnostics.calibration import StartScales, measure_start, start_options
-from asgld.methods import LBFGS, Adjustable, KnowsItsNoise, Method, normals
+from asgld.diagnostics.calibration import (
+    StartScales,
+    measure_start,
+    measure_surroundings,
+    start_options,
+)
+from asgld.methods import (
+    LBFGS,
+    Adjustable,
+    FitsItself,
+    KnowsItsNoise,
+    Method,
+    Surroundings,
+    normals,
+)
 from asgld.methods import method as make_method
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.box import Box, Face, Reparametrized
@@ -328,7 +341,9 @@ class Result:
         rows["cost"] = f"{spent:g} gradient-equivalents ({used})"
         parts = [f"{phase.name}: {phase.steps} steps of {phase.method}, f = {phase.after:.6g}"
                  for phase in self.phases if phase.steps]  # fmt: skip
-        shown = parts if len(parts) <= 5 else [*parts[:2], f"... {len(parts) - 4} more", *parts[-2:]]
+        shown = (
+            parts if len(parts) <= 5 else [*parts[:2], f"... {len(parts) - 4} more", *parts[-2:]]
+        )
         rows["work"] = ("\n" + " " * 15).join(shown)
         return "\n".join(f"{name:>13}: {text}" for name, text in rows.items())
 
@@ -375,6 +390,7 @@ class _Watch:
 
     def __post_init__(self) -> None:
         self.began = time.perf_counter()
+        self.is_stopped = False  # by the callback
 
     @property
     def seconds_left(self) -> float | None:
@@ -384,7 +400,7 @@ class _Watch:
 
     @property
     def is_over(self) -> bool:
-        return self.seconds_left == 0.0
+        return self.is_stopped or self.seconds_left == 0.0
 
 
 class Landscape:
@@ -499,7 +515,12 @@ class Minimization:
             self.scales = StartScales(1.0, 0.0)
         if isinstance(self.method, Adjustable):
             self.is_lr_measured = "lr" in self.method.open_options
-            options = start_options(self.method, self.scales, self.land.oracle.dim)
+            seen: StartScales | Surroundings = self.scales
+            if isinstance(self.method, FitsItself) and self.method.open_options:
+                seen = measure_surroundings(
+                    self.land.oracle, self.land.start, self.scales, tol=self.tol, seed=self.seed
+                )
+            options = start_options(self.method, seen, self.land.oracle.dim)
             self.method = self.method.with_options(options)
 
     @property
@@ -515,7 +536,9 @@ class Minimization:
     def spent(self) -> float:
         return float(self.land.oracle.counts.spent.max())
 
-    def _note(self, name: str, method: str, steps: int, before: float, spent: float, why: str) -> None:
+    def _note(
+        self, name: str, method: str, steps: int, before: float, spent: float, why: str
+    ) -> None:
         after = float(self.values[self.best])
         self.phases.append(Phase(name, method, steps, self.spent - spent, before, after, why))
 
@@ -564,7 +587,9 @@ class Minimization:
         assert self.scales is not None
         first = self.land.measure(self.z, self.land.oracle.free().grad(self.z))
         # A gradient is known to the rounding of x times the curvature.
-        rounding = 100 * self.land.oracle.unit_roundoff * self.scales.curvature * self.z.norm(dim=-1)
+        rounding = (
+            100 * self.land.oracle.unit_roundoff * self.scales.curvature * self.z.norm(dim=-1)
+        )
         return float(torch.maximum(_GRADIENT_PART * first, rounding).max())
 
     @property
@@ -572,12 +597,13 @@ class Minimization:
         callback = self.watch.callback
         if callback is None:
             return None
-        # The history counts on from part to part, and so does the callback's step.
-        return lambda news: callback(news.through(self._to_rows))
 
-    def _to_rows(self, z: Tensor) -> Tensor:
-        rows: Tensor = self.land.to_user(z)
-        return rows
+        def seen(news: Progress) -> bool:
+            self.watch.is_stopped = bool(callback(news.through(self.land.to_user, before)))
+            return self.watch.is_stopped
+
+        before = sum(int(part.steps.max()) for part in self.runs)
+        return seen
 
     def _take(self, result: Run, name: str, method: str, before: float, spent: float) -> None:
         self.runs.append(result)
@@ -655,7 +681,8 @@ class Minimization:
 
     def _is_too_long(self, curvature: Tensor) -> Tensor:
         """Whether a gradient step of this length oscillates, which looks like having settled."""
-        if not self.is_lr_measured or self.knobs.get("alpha", 0.0) != 0.0:
+        # Without alpha lr may be a distance, not a time.
+        if not self.is_lr_measured or self.knobs.get("alpha", math.nan) != 0.0:
             return torch.zeros_like(curvature, dtype=torch.bool)
         return float(self.knobs["lr"]) * curvature > 2.0
 
@@ -706,8 +733,9 @@ class Minimization:
                 kind = self.point.kind
                 if escape and kind is not Kind.NOT_STATIONARY and self._leave(self.point):
                     continue
-                can_descend = (self.is_auto or polish) and kind is not Kind.DEGENERATE
-                if not (can_descend and self._descend_on(rests)):
+                # A saddle that could not be left may be one of rounding: f may fall on beside it.
+                is_open = kind is Kind.NOT_STATIONARY or (escape and kind is not Kind.DEGENERATE)
+                if not (is_open and (self.is_auto or polish) and self._descend_on(rests)):
                     break
         except BudgetExhausted:
             self.notes["budget"] = "the budget was spent before the judgment was complete"
@@ -825,7 +853,8 @@ class Minimization:
             is_early = before + part.history.steps <= steps[-1] / 2
             if is_early.any():
                 recent = float(part.history.values[is_early, best][-1] - self.values[best])
-                return max(recent, _WHOLE_PART * whole)
+                is_known = math.isfinite(recent) and recent <= whole  # a noisy search may rise
+                return max(recent, _WHOLE_PART * whole) if is_known else whole
         return whole
 
     def _length(self) -> float:
@@ -833,9 +862,9 @@ class Minimization:
 
     def _runs_away(self) -> bool:
         start = float(torch.linalg.vector_norm(self.land.to_user(self.land.start[self.best])))
-        return self._length() > _RUNAWAY * max(start, 1.0) or float(
-            self.values[self.best]
-        ) < -_RUNAWAY**2 * (1.0 + abs(float(self.start_values[self.best])))
+        return self._length() > _RUNAWAY * max(start, 1.0) or float(self.values[self.best]) < -(
+            _RUNAWAY**2
+        ) * (1.0 + abs(float(self.start_values[self.best])))
 
     def _descend_on(self, rests: list[float]) -> bool:
         """Go on where the descent stopped too early; return whether there is something to judge."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from asgld._minimize import Result, minimize
+from asgld._minimize import ALIASES, Result, minimize
 from asgld.curvature.points import Kind
 from asgld.methods.torch import langevin_options
 from asgld.oracle.box import Box
@@ -17,9 +17,6 @@ from asgld.run import Progress
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
-
-# scipy's words for what we call otherwise.
-_ALIASES = {"maxiter": "max_steps", "gtol": "tol", "maxfev": "budget"}
 
 
 def scipy_method(
@@ -36,7 +33,7 @@ def scipy_method(
     rng: Any = None,
     **options: Any,
 ) -> OptimizeResult:
-    """Minimize by a Langevin method, called as a custom method of `scipy.optimize.minimize`.
+    """Minimize and judge the end, called as a custom method of `scipy.optimize.minimize`.
 
     Args:
         fun, x0, args, jac, hess, hessp, bounds: as scipy documents them; `jac` may be missing, then
@@ -44,15 +41,15 @@ def scipy_method(
         constraints: none are allowed.
         callback: callback(xk), or callback(intermediate_result); raising StopIteration stops.
         rng: seed or numpy Generator.
-        **options: `algorithm` ("asgld", "agld", "asg", "sgld"; "agld" by default, since scipy's
-            functions have exact gradients), every option of :func:`asgld.minimize` and of the
-            method; `maxiter` and `gtol` by their scipy names. Unknown ones are ignored, as the
-            protocol demands.
+        **options: `algorithm` ("auto", or a name from `asgld.methods.method_names()`), every
+            option of :func:`asgld.minimize` and of the method; `maxiter` and `gtol` by their scipy
+            names. Unknown ones are ignored, as the protocol demands.
 
     Returns:
         an OptimizeResult with x, fun, jac, success, status, message, nit, nfev, njev, nhev, and
-        lambda_min and kind: `success` is True at a MINIMUM only. status is 0 there, 1 at a saddle,
-        a maximum or a degenerate point, 2 otherwise.
+        lambda_min and kind: `success` is True at a MINIMUM, or a flat point with `accept_flat`.
+        status is 0 there, 1 at a saddle, a maximum or a degenerate point, 2 otherwise. nfev, njev
+        and nhev are all calls of `fun`, of `jac`, and of `hess` and `hessp`.
 
     >>> import numpy as np, scipy.optimize
     >>> f = lambda x: x[0] ** 2 - x[1] ** 2 / 2 + x[1] ** 4 / 4
@@ -70,11 +67,9 @@ def scipy_method(
     start = np.atleast_1d(np.asarray(x0, dtype=np.float64)).ravel()
     if bounds is not None:
         start = Box.of(bounds, len(start)).inside(torch.from_numpy(start)).numpy()
-    for theirs, ours in _ALIASES.items():
-        if theirs in options:
-            options.setdefault(ours, options.pop(theirs))
-    algorithm = options.pop("algorithm", "agld")
-    known = langevin_options() | (set(inspect.signature(minimize).parameters) - {"options"})
+    algorithm = options.pop("algorithm", "auto")
+    known = set(ALIASES) | (set(inspect.signature(minimize).parameters) - {"options"})
+    known |= set() if algorithm == "auto" else langevin_options()
     kept = {k: v for k, v in options.items() if k in known and v is not None}
     kept.setdefault("seed", _seed(rng))
 
@@ -93,7 +88,7 @@ def scipy_method(
 
 
 def _fields(result: Result) -> dict[str, Any]:
-    calls = {kind: int(n[0]) for kind, n in result.counts.calls.items()}
+    calls = result.calls
     status = 2
     if result.success:
         status = 0
@@ -107,9 +102,9 @@ def _fields(result: Result) -> dict[str, Any]:
         "status": status,
         "message": result.message,
         "nit": result.num_steps,
-        "nfev": calls["value"],
-        "njev": calls["grad"],
-        "nhev": calls["hvp"] + calls["hessian"],
+        "nfev": calls.get("fun", 0),
+        "njev": calls.get("jac", 0),
+        "nhev": calls.get("hvp", 0) + calls.get("hess", 0),
         "lambda_min": result.lambda_min,
         "kind": result.kind.name,
     }

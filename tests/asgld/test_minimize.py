@@ -153,7 +153,7 @@ def test_escape_goes_on_from_a_saddle() -> None:
     assert free.success
     assert free.num_escapes == 1
     assert free.fun == pytest.approx(-0.25, abs=1e-6)
-    assert [phase.name for phase in free.phases if phase.steps][0] == "escape"
+    assert next(phase.name for phase in free.phases if phase.steps) == "escape"
     # A chain of saddles, one behind the other, takes several; a small budget ends it earlier.
     p = problem("octopus", dim=3)
     chain = minimize(p, torch.zeros(3), method="asg", escape=True)

@@ -41,6 +41,7 @@ class FlatProbe:
         radius: how far to look.
         tolerance: tolerance(t), by how much f may fall at distance t.
         value0: f(x).
+        barrier: how far f may rise above the tolerance before a ray is given up.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class FlatProbe:
         radius: float,
         tolerance: Callable[[float], float],
         value0: float,
+        barrier: float = 0.0,
     ) -> None:
         self.value, self.grad, self.x = value, grad, x
         self.radius, self._tolerance, self._f0 = radius, tolerance, value0
+        self._barrier = barrier
 
     def find_descent(
         self, basis: Tensor, num_rays: int, generator: torch.Generator
@@ -90,7 +93,7 @@ class FlatProbe:
             allowed = self._tolerance(distance)
             if change < -allowed:
                 return Descent(ray, distance, -change), last_inside
-            if not change <= allowed:  # climbs, or is not a number
+            if not change <= allowed + self._barrier:  # climbs, or is not a number
                 break
             if distance <= self.radius / 4:
                 last_inside = (distance, change)

@@ -109,9 +109,7 @@ def classify(
     if eps is None or gamma is None:
         given = None if scale is None else torch.as_tensor(scale).to(around.x)
         given = None if given is None else given.reshape(-1).expand(around.dim)
-        point = judge_relative(
-            around, effort, scale=given, fall=fall, eps=eps, num_rays=num_rays
-        )
+        point = judge_relative(around, effort, scale=given, fall=fall, eps=eps, num_rays=num_rays)
         if gamma is None or point.kind is Kind.NOT_STATIONARY:
             return point
         eps = max(point.eps, point.gradient_norm, 1e-300)

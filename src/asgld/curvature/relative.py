@@ -62,6 +62,8 @@ _FLOOR = 1e-6
 _SHRINKS, _FAR_STEPS = 0.9, (8.0, 32.0)
 # A Newton step shorter than this part of the scale of x is rounding.
 _SMALLEST_STEP = 1e-10
+# Along a flat direction f may first rise by this part of F, and fall only then.
+_BARRIER_PART = 1e-6
 # Lanczos: negative curvatures up to the first part of the largest may be missed, and positive ones
 # below the second are not told from zero.
 _LANCZOS_PART, _LANCZOS_RESOLUTION = 1e-2, 1e-6
@@ -258,9 +260,7 @@ class Examination:
         return norm * (max(factor, 1.0) if self.promise <= allowed else factor)
 
     def _saddle(self) -> Point | None:
-        falls = torch.where(
-            self.values < -self.noise, 0.5 * self.values.abs() * self.reach**2, 0.0
-        )
+        falls = torch.where(self.values < -self.noise, 0.5 * self.values.abs() * self.reach**2, 0.0)
         if not float(falls.max()) > self.visible:
             return None
         weights = torch.zeros_like(self.values)
@@ -330,6 +330,7 @@ class Examination:
                 radius=1.0,
                 tolerance=lambda _: self.visible,
                 value0=self.value,
+                barrier=_BARRIER_PART * self.f_scale,
             )
             basis = (self.s / self.c)[:, None] * self._flat_basis(is_flat)
             basis = torch.linalg.qr(basis)[0]

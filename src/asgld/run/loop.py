@@ -50,9 +50,14 @@ class Progress:
     """
 
     def __init__(
-        self, loop: _Loop, step: int, change: Callable[[Tensor], Tensor] | None = None
+        self,
+        loop: _Loop,
+        step: int,
+        change: Callable[[Tensor], Tensor] | None = None,
+        before: int = 0,
     ) -> None:
-        self._loop, self.step, self._change = loop, step, change
+        self._loop, self._own_step, self._change = loop, step, change
+        self.step = before + step
 
     @functools.cached_property
     def x(self) -> Tensor:
@@ -77,16 +82,16 @@ class Progress:
             )
         return loop.states[0]
 
-    def through(self, change: Callable[[Tensor], Tensor]) -> Progress:
-        """The same with change(x) in place of x: for callbacks that know other coordinates."""
-        return Progress(self._loop, self.step, change)
+    def through(self, change: Callable[[Tensor], Tensor], before: int = 0) -> Progress:
+        """The same with change(x) in place of x, and with the steps of runs before this one."""
+        return Progress(self._loop, self._own_step, change, before)
 
     @property
     def _current(self) -> _Loop:
-        if self._loop.step != self.step:
+        if self._loop.step != self._own_step:
             raise RuntimeError(
-                f"Progress of step {self.step} read at step {self._loop.step}: read it inside the "
-                "callback and keep what you need, such as `news.x`"
+                f"Progress of step {self._own_step} read at step {self._loop.step}: read it inside "
+                "the callback and keep what you need, such as `news.x`"
             )
         return self._loop
 
