@@ -323,7 +323,10 @@ def _row(
 
 
 def run_large(methods: dict[str, Callable[[Fun, np.ndarray], Outcome]]) -> list[Row]:
-    """20,000 unknowns; here seconds are of the clock of this process and include the counting."""
+    """20,000 unknowns; here seconds are of the clock of this process and include the counting.
+
+    A rotation of the factors changes nothing, so that the minima form a valley: `accept_flat`.
+    """
     generator = torch.Generator().manual_seed(0)
     factor = torch.randn(1000, 20, generator=generator, dtype=torch.float64) / 1000**0.5
     target_matrix = factor @ factor.T
@@ -470,7 +473,7 @@ def summarize(rows: list[Row]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         figures["large"] = {name: _numbers(row) for name, row in large.items()}
         # A gradient is computed with its value: one call.
         work = number(ours["values"]) + number(ours["products"])
-        line("20,000 unknowns: certified", float(ours["kind"] == "MINIMUM"), 1, at_least=True)
+        line("20,000 unknowns: certified", number(ours["success"]), 1, at_least=True)
         line("20,000 unknowns: calls and products", work, 300)
         ratio = number(ours["seconds"]) / number(theirs["seconds"])
         line("20,000 unknowns: seconds / L-BFGS-B from beside the saddle", ratio, 10)
@@ -649,7 +652,8 @@ def _run_all(chosen: argparse.Namespace, rows: list[Row]) -> list[Row]:
             rows, new, saved = merge(rows, new), [], now
             write_rows(chosen.out, rows)
     if "large" in chosen.parts and not chosen.functions:
-        new += run_large(methods)
+        flat = by_asgld(chosen.method, {**options, "accept_flat": True})
+        new += run_large(methods | {OURS: flat})
     print(file=sys.stderr)
     rows = merge(rows, new)
     write_rows(chosen.out, rows)
