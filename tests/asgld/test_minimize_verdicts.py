@@ -315,9 +315,10 @@ def test_bounds_hold_and_are_judged() -> None:
     inside = minimize(fun, vector(0.5, 0.5), bounds=[(0, 10), (-5, 5)])
     assert inside.success
     torch.testing.assert_close(inside.x, vector(3.0, -2.0), atol=1e-6, rtol=0)
-    corner = minimize(fun, vector(0.5, 0.5), bounds=[(0, 1), (0, 1)])
-    assert corner.success
-    torch.testing.assert_close(corner.x, vector(1.0, 0.0), atol=1e-6, rtol=0)
+    for start in (vector(0.5, 0.5), vector(1.0, 0.0)):  # inside, and at the corner itself
+        corner = minimize(fun, start, bounds=[(0, 1), (0, 1)])
+        assert corner.success
+        torch.testing.assert_close(corner.x, vector(1.0, 0.0), atol=1e-6, rtol=0)
 
 
 def test_bits_repeat_and_a_descent_goes_on_from_its_checkpoint(tmp_path: Any) -> None:

@@ -41,9 +41,10 @@ def test_factorization_leaves_its_saddle_by_noise_or_by_curvature() -> None:
     assert kinds == {
         "lbfgs": Kind.STRICT_SADDLE,
         "asg": Kind.STRICT_SADDLE,
-        "agld": Kind.MINIMUM,
-        "agld, 4 chains": Kind.MINIMUM,
-        "asg, escape": Kind.MINIMUM,
+        # The factors may be rotated: minimizers form a valley.
+        "agld": Kind.DEGENERATE,
+        "agld, 4 chains": Kind.DEGENERATE,
+        "asg, escape": Kind.DEGENERATE,
     }
 
 

@@ -62,6 +62,8 @@ _FLOOR = 1e-6
 _SHRINKS, _FAR_STEPS = 0.9, (8.0, 32.0)
 # A Newton step shorter than this part of the scale of x is rounding.
 _SMALLEST_STEP = 1e-10
+# The plain lowest eigenvector is the direction down if it promises this part of the most.
+_MUCH = 0.1
 # Along a flat direction f may first rise by this part of F, and fall only then.
 _BARRIER_PART = 1e-6
 # Lanczos: negative curvatures up to the first part of the largest may be missed, and positive ones
@@ -265,7 +267,7 @@ class Examination:
             return None
         weights = torch.zeros_like(self.values)
         weights[int(falls.argmax())] = 1.0
-        direction = self._along(weights)
+        direction = self._preferred(self._along(weights), float(falls.max()))
         direction = direction / torch.linalg.vector_norm(direction)
         is_maximum = bool((falls > self.visible).all()) and self.is_complete
         return self._say(
@@ -275,6 +277,10 @@ class Examination:
             direction=direction,
             confidence=1.0,
         )
+
+    def _preferred(self, direction: Tensor, fall: float) -> Tensor:
+        """The direction of `smallest`, where it promises about as much as another."""
+        return direction
 
     def _flat_directions(self, seed: int) -> Tensor:
         """Which directions are flat by the spectrum, or because f is no bowl along them."""
@@ -418,6 +424,12 @@ class _Dense(Examination):
     def _finish(self, curvature_energy: float) -> None:
         super()._finish(curvature_energy)
         self._ends()
+
+    def _preferred(self, direction: Tensor, fall: float) -> Tensor:
+        values, vectors = torch.linalg.eigh(self.matrix)
+        lowest = vectors[:, 0]
+        reach = 1.0 / float(torch.linalg.vector_norm(lowest / self.c))
+        return lowest if -0.5 * float(values[0]) * reach**2 >= _MUCH * fall else direction
 
     def _ends(self) -> None:
         """The extreme eigenvalues in the user's units, with digits where scales differ."""

@@ -81,13 +81,14 @@ class Box:
         return self.derivatives(z)[0]
 
     def to_search(self, x: Tensor) -> Tensor:
-        """z(x), for x strictly inside."""
+        """z(x), for x inside; a coordinate on a bound is moved off it by a hair."""
+        x = self._off_bounds(x)
         outside = ~((x > self.lower) & (x < self.upper))
         if bool(outside.any()):
             where = tuple(int(i) for i in outside.nonzero()[0])
             i = where[-1]
             raise ValueError(
-                f"x0{list(where)} = {float(x[where]):g} is not strictly inside its bounds "
+                f"x0{list(where)} = {float(x[where]):g} is not inside its bounds "
                 f"({float(self.lower[i]):g}, {float(self.upper[i]):g}): move the start inside"
             )
         both = self.has_lower & self.has_upper
@@ -106,6 +107,13 @@ class Box:
         width = torch.where(self.has_lower & self.has_upper, self.upper - self.lower, 1.0)
         step = margin * width
         return torch.minimum(torch.maximum(x, self.lower + step), self.upper - step)
+
+    def _off_bounds(self, x: Tensor) -> Tensor:
+        """x with coordinates that lie on a bound moved inside, by 1e-9 of the width or of x."""
+        is_wide = torch.isinf(self.upper - self.lower)
+        step = 1e-9 * torch.where(is_wide, x.abs().clamp(min=1.0), self.upper - self.lower)
+        x = torch.where(x == self.lower, self.lower + step, x)
+        return torch.where(x == self.upper, self.upper - step, x)
 
     def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x, dx/dz and d2x/dz2, per coordinate."""

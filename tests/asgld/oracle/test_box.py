@@ -79,7 +79,7 @@ def test_bounds_give_the_constrained_minimum(transform: str) -> None:
     assert ours.success
     assert "at a bound" in ours.message
     low, high = np.array([0, 0, -np.inf]), np.array([2, np.inf, 0.25])
-    assert np.all((ours.x > low) & (ours.x < high))
+    assert np.all((ours.x >= low) & (ours.x <= high))
 
 
 def test_positive_parameters_are_estimated_in_the_users_coordinates() -> None:
