@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from asgld import scipy as scipy
     from asgld import theory as theory
     from asgld._compare import Comparison, compare
-    from asgld._minimize import Result, minimize
+    from asgld._minimize import minimize
+    from asgld._result import Result
     from asgld.curvature import Kind, ModelHessian, Point, classify
     from asgld.data import GrowingBatchSampler, accumulate, full_gradient
     from asgld.diagnostics import (
@@ -65,7 +66,8 @@ __all__ = [
 # module -> the names that are loaded with it
 _LAZY = {
     "_compare": ("Comparison", "compare"),
-    "_minimize": ("Result", "minimize"),
+    "_minimize": ("minimize",),
+    "_result": ("Result",),
     "curvature": ("Kind", "ModelHessian", "Point", "classify"),
     "data": ("GrowingBatchSampler", "accumulate", "full_gradient"),
     "diagnostics": (

@@ -21,7 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld._minimize import Landscape, Result, minimize
+from asgld._minimization import Landscape
+from asgld._minimize import minimize
+from asgld._result import Result
 from asgld.curvature.kinds import Kind
 from asgld.diagnostics.calibration import (
     StartScales,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from asgld._minimize import ALIASES, Result, minimize
+from asgld._minimize import ALIASES, minimize
+from asgld._result import Result
 from asgld.curvature.points import Kind
 from asgld.methods.torch import langevin_options
 from asgld.oracle.box import Box

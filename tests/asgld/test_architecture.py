@@ -34,13 +34,34 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"arguments", "noise", "optim", "oracle", "curvature"},
     # the loop, and the front door
     "run": {"methods", "oracle"},
-    "_minimize": {"curvature", "diagnostics", "methods", "oracle", "run"},
-    "_compare": {"_minimize", "curvature", "diagnostics", "methods", "oracle", "run"},
-    "scipy": {"_minimize", "curvature", "methods", "oracle", "run"},
+    "_result": {"curvature", "oracle", "run"},
+    "_minimization": {"_result", "curvature", "diagnostics", "methods", "oracle", "run"},
+    "_minimize": {"_minimization", "_result", "methods", "oracle", "run"},
+    "_compare": {
+        "_minimization",
+        "_minimize",
+        "_result",
+        "curvature",
+        "diagnostics",
+        "methods",
+        "oracle",
+        "run",
+    },
+    "scipy": {"_minimize", "_result", "curvature", "methods", "oracle", "run"},
     # a run against theory
     "diagnostics": {"arguments", "curvature", "methods", "optim", "oracle", "theory"},
     # the command line: parse, call, print
-    "cli": {"_compare", "_minimize", "methods", "noise", "optim", "problems", "run", "theory"},
+    "cli": {
+        "_compare",
+        "_minimize",
+        "_result",
+        "methods",
+        "noise",
+        "optim",
+        "problems",
+        "run",
+        "theory",
+    },
     "__main__": {"cli"},
 }
 OPTIONAL = {"scipy", "joblib", "typer", "rich", "matplotlib", "pandas", "sklearn", "triton"}

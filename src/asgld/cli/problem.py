@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from asgld._minimize import Result
 from asgld._minimize import minimize as run_minimize
+from asgld._result import Result
 from asgld.cli.inputs import (
     check_figure,
     check_file,
