@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asgld._result import Phase, Result
 from asgld.curvature.kinds import Kind, Point
-from asgld.curvature.operator import Neighborhood
+from asgld.curvature.operator import Neighborhood, UnusableDerivative
 from asgld.curvature.points import classify
 from asgld.curvature.relative import Examination, examine
 from asgld.curvature.spectrum import Effort
@@ -49,6 +49,7 @@ from asgld.run.stopping import Stop, StopWhen
 if TYPE_CHECKING:
     pass
 
+_LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 # The descent rests where its next step promises less than this part of the whole fall of f; where
 # the judgment wants more, it goes on to the next part.
 _RESTS = (1e-14, 1e-18, 1e-26)
@@ -80,7 +81,7 @@ _ANY_GRADIENT = 1e300
 # Without `tol` a search stops at this part of the first gradient's norm.
 _GRADIENT_PART = 1e-6
 # A coordinate this near to its bound, in units of its scale, is held by it.
-_HELD_PART = 1e-5
+_HELD_PART, _GAIN_PART = 1e-5, 1e-10
 _FINAL = frozenset({Kind.MINIMUM, Kind.UNBOUNDED, Kind.UNDECIDED})
 _ENDS = frozenset({Stop.BUDGET, Stop.INTERRUPTED, Stop.CALLBACK, Stop.TIME})
 
@@ -139,15 +140,22 @@ class Landscape:
             view.function = self.function
         return view
 
-    def held(self, x: Tensor, grad: Tensor, scale: Tensor, tol: float | None) -> Tensor:
+    def held(
+        self, x: Tensor, grad: Tensor, scale: Tensor, f_scale: float, tol: float | None
+    ) -> Tensor:
         """Which coordinates their bounds hold: f would fall further beyond them."""
         assert self.box is not None
         if tol is not None:  # where a step along the gradient would leave the box
             return ~((x - grad > self.box.lower) & (x - grad < self.box.upper))
         gap = torch.where(grad > 0, x - self.box.lower, self.box.upper - x)
-        width = torch.where(torch.isfinite(self.box.upper - self.box.lower),
-                            self.box.upper - self.box.lower, scale)  # fmt: skip
-        return (grad != 0) & (gap <= _HELD_PART * torch.minimum(scale, width))
+        is_near = gap <= _HELD_PART * torch.minimum(scale, self._width(scale))
+        # What is left to gain on the way to the bound must not count.
+        return is_near & (grad != 0) & (gap * grad.abs() <= _GAIN_PART * f_scale)
+
+    def _width(self, scale: Tensor) -> Tensor:
+        assert self.box is not None
+        width = self.box.upper - self.box.lower
+        return torch.where(torch.isfinite(width), width, scale)
 
     def extreme_curvatures(self, z: Tensor, gamma: float, seed: int) -> tuple[Tensor, Tensor]:
         """Smallest and largest Hessian eigenvalue, in the user's coordinates, at each row of z."""
@@ -167,13 +175,31 @@ class Landscape:
 
 
 class _Counted:
-    """An oracle's calls without its `free` view, so that a judgment is counted like all else."""
+    """An oracle's calls without its `free` view, so that a judgment is counted like all else.
 
-    def __init__(self, oracle: Oracle) -> None:
+    Where time is limited there is no `hessian`: it is made of products, with a look at the clock
+    before each.
+    """
+
+    def __init__(self, oracle: Oracle, watch: Watch) -> None:
         self.dim, self.num_samples = oracle.dim, oracle.num_samples
-        self.unit_roundoff = oracle.unit_roundoff
-        self.value, self.grad = oracle.value, oracle.grad
-        self.hvp, self.hessian = oracle.hvp, oracle.hessian
+        self.unit_roundoff, self._oracle, self._watch = oracle.unit_roundoff, oracle, watch
+        if watch.max_seconds is None:
+            self.hessian = oracle.hessian
+
+    def value(self, x: Tensor) -> Tensor:
+        return self._in_time().value(x)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self._in_time().grad(x)
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._in_time().hvp(x, v)
+
+    def _in_time(self) -> Oracle:
+        if self._watch.seconds_left == 0.0:
+            raise BudgetExhausted("the time limit was reached")
+        return self._oracle
 
 
 @dataclass(eq=False)
@@ -425,6 +451,8 @@ class Minimization:
     def finish(self, *, escape: bool, polish: bool) -> None:
         """Bring the search to rest, judge where it is, and go on where that is no minimum."""
         self.polishes = polish and self.anneals
+        if Stop.INTERRUPTED in self.runs[-1].stops:
+            return
         try:
             if not self.is_auto and not self.has_noise:
                 self._judge()  # a saddle at which the search rests is its result
@@ -432,6 +460,7 @@ class Minimization:
                 self._rest_from_search()
                 self.point = None
             if self.point is None:
+                self._back_to_start()
                 self._judge()
             rests = list(_RESTS[1:])
             while self.point is not None and self._may_go_on(self.point):
@@ -443,7 +472,8 @@ class Minimization:
                 if not (is_open and (self.is_auto or polish) and self._descend_on(rests)):
                     break
         except BudgetExhausted:
-            self.notes["budget"] = "the budget was spent before the judgment was complete"
+            limit = "time" if self.watch.seconds_left == 0.0 else "budget"
+            self.notes[limit] = f"the {limit} was spent before the judgment was complete"
 
     def _may_go_on(self, point: Point) -> bool:
         return not (
@@ -453,6 +483,13 @@ class Minimization:
             or self.steps_left <= 0
             or set(self.runs[-1].stops) & _ENDS
         )
+
+    def _back_to_start(self) -> None:
+        """Replicas that ended above their start have found nothing: their start is their result."""
+        is_lost = ~(self.values <= self.start_values) & torch.isfinite(self.start_values)
+        if self.noise_floor is None and bool(is_lost.any()):
+            self.z = torch.where(is_lost[:, None], self.land.start, self.z)
+            self.values = torch.where(is_lost, self.start_values, self.values)
 
     def _needs_descent(self) -> bool:
         """Constant noise has no end that descent could stand for, and a saddle none at all."""
@@ -482,7 +519,7 @@ class Minimization:
         except BudgetExhausted:
             self.point = None
             raise
-        except (ValueError, RuntimeError) as error:  # a derivative that is not finite, say
+        except (UnusableDerivative, ArithmeticError, _LinAlgError) as error:
             reason = str(error).splitlines()[0]
             norm = float(self.runs[-1].grad_norms[self.best])
             self.point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, f"no judgment: {reason}")
@@ -495,7 +532,7 @@ class Minimization:
     def _judged(self) -> Point:
         best = self.best
         x, scale = self.land.to_user(self.z[best]), self._scale()
-        source: Any = _Counted(self.land.door(best, is_user=True))
+        source: Any = _Counted(self.land.door(best, is_user=True), self.watch)
         around = Neighborhood(source, x)
         fall = self._recent_fall()
         eps, gamma = self.tol, self.given_gamma
@@ -505,7 +542,8 @@ class Minimization:
             gamma = gamma or max(math.sqrt(eps) * min(1.0, self.scales.curvature), 1e-300)
         held = None
         if self.land.box is not None:
-            is_held = self.land.held(x, around.gradient, scale, eps)
+            f_scale = max(abs(float(self.values[best])), fall, 1e-300)
+            is_held = self.land.held(x, around.gradient, scale, f_scale, eps)
             if bool(is_held.any()):
                 held = ", ".join(f"x[{i}]" for i in is_held.nonzero().flatten().tolist()[:5])
                 if bool(is_held.all()):
@@ -566,6 +604,8 @@ class Minimization:
         return float(torch.linalg.vector_norm(self.land.to_user(self.z[self.best])))
 
     def _runs_away(self) -> bool:
+        if not self.values[self.best] < self.start_values[self.best]:
+            return False
         start = float(torch.linalg.vector_norm(self.land.to_user(self.land.start[self.best])))
         return self._length() > _RUNAWAY * max(start, 1.0) or float(self.values[self.best]) < -(
             _RUNAWAY**2
@@ -712,7 +752,7 @@ class Minimization:
         point = self.point
         if point is None:
             norm = float(self.runs[-1].grad_norms[best])
-            text = "the budget was spent before the point could be judged"
+            text = "the point could not be judged any more"
             point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, text)
         all_x = self.land.to_user(self.z)
         is_flat = point.kind is Kind.DEGENERATE and point.direction is None
@@ -725,7 +765,7 @@ class Minimization:
             jac=self.form.to_user(jac),
             kind=point.kind,
             point=point,
-            success=is_success and self.noise_floor is None,
+            success=is_success and self.noise_floor is None and "jac" not in self.notes,
             message=self._message(point),
             phases=tuple(self.phases),
             counts=self.land.oracle.counts.copy(),
@@ -746,6 +786,8 @@ class Minimization:
 
     def _message(self, point: Point) -> str:
         parts = [f"{point.kind.name}: {point.summary}."]
+        if "jac" in self.notes:
+            parts.append(f"It is no success: {self.notes['jac']}.")
         replicas, dim = self.z.shape
         if replicas > 1:
             parts.append(f"It is the best of {replicas} replicas of {dim} coordinates.")

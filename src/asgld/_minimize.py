@@ -15,10 +15,11 @@ from typing import Any
 
 from asgld._minimization import Landscape, Minimization, Watch
 from asgld._result import Result
+from asgld.arguments import require
 from asgld.methods import LBFGS, Method
 from asgld.methods import method as make_method
 from asgld.oracle.box import Box
-from asgld.oracle.forms import read_start, user_function
+from asgld.oracle.forms import contradicts_values, read_start, user_function
 from asgld.run import Progress
 from asgld.run.history import Record
 
@@ -116,6 +117,12 @@ def minimize(
             given = {ours: options.pop(theirs)}
             tol, budget = given.get("tol", tol), given.get("budget", budget)
             max_steps = given.get("max_steps", max_steps)
+    is_count = isinstance(max_steps, int) and not isinstance(max_steps, bool) and max_steps >= 0
+    require(is_count, "max_steps", max_steps, "a whole number of at least 0")
+    require(isinstance(seed, int) and 0 <= seed < 2**64, "seed", seed, "a whole number below 2^64")
+    is_price = budget is None or (isinstance(budget, int | float) and budget > 0)
+    require(is_price, "budget", budget, "a positive number of gradient-equivalents, or None")
+    require(record is None or isinstance(record, Record), "record", record, "a Record, or None")
     if tol is not None and not (tol > 0 and math.isfinite(tol)):
         raise ValueError(
             f"tol={tol!r}: need a positive number, the gradient norm of a minimum, or None"
@@ -126,8 +133,11 @@ def minimize(
         raise ValueError(f"max_seconds={max_seconds!r}: need a positive number")
     form, start = read_start(x0, replicas)
     dim = start.shape[-1]
-    box = None if bounds is None else Box.of(bounds, dim, transform)
-    limits = None if box is None else (box.lower, box.upper)
+    stated = None if bounds is None else Box.of(bounds, dim, transform)
+    box = None if stated is None else stated.without_far_bounds(start)
+    if box is not None and not bool((box.has_lower | box.has_upper).any()):
+        box = None
+    limits = None if stated is None else (stated.lower, stated.upper)
     function = user_function(
         fun, form, start, args=args, jac=jac, hvp=hvp, hess=hess, num_samples=num_samples,
         bounds=limits,
@@ -140,19 +150,28 @@ def minimize(
         chosen = make_method(chosen, **options)
     elif options:
         _refuse(sorted(options)[0], method)
-    task = Minimization(
-        land=Landscape(function, box, start, budget),
-        method=chosen,
-        is_auto=is_auto,
-        form=form,
-        tol=tol,
-        given_gamma=gamma,
-        max_steps=max_steps,
-        seed=seed,
-        watch=Watch(callback, progress, max_seconds),
-    )
-    task.search(record or Record(), checkpoint)
-    task.finish(escape=is_auto if escape is None else escape, polish=polish)
+
+    def solve(box: Box | None) -> Minimization:
+        task = Minimization(
+            land=Landscape(function, box, start, budget),
+            method=chosen,
+            is_auto=is_auto,
+            form=form,
+            tol=tol,
+            given_gamma=gamma,
+            max_steps=max_steps,
+            seed=seed,
+            watch=Watch(callback, progress, max_seconds),
+        )
+        task.search(record or Record(), checkpoint)
+        task.finish(escape=is_auto if escape is None else escape, polish=polish)
+        return task
+
+    task = solve(box)
+    if stated is not None and not stated.contains(task.land.to_user(task.z)):
+        task = solve(stated)  # it did matter, far away as it was
+    if jac is not None and callable(jac) and contradicts_values(function, start[0]):
+        task.notes["jac"] = "`jac` contradicts differences of `fun` at x0: check it"
     return task.result(accept_flat)
 
 

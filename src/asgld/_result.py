@@ -106,6 +106,29 @@ class Result:
         """Steps of all parts together."""
         return int(self.history.steps[-1])
 
+    @property
+    def nit(self) -> int:
+        """scipy's word for `num_steps`."""
+        return self.num_steps
+
+    @property
+    def nfev(self) -> int:
+        """All calls of `fun`; for a torch function gradients and products are calls of it too."""
+        return self.calls.get("fun", 0)
+
+    @property
+    def njev(self) -> int:
+        """All calls of `jac`."""
+        return self.calls.get("jac", 0)
+
+    @property
+    def nhev(self) -> int:
+        """All calls of `hvp` and `hess`."""
+        return self.calls.get("hvp", 0) + self.calls.get("hess", 0)
+
+    def __repr__(self) -> str:
+        return f"<Result {self.kind.name}: f = {self.fun:.6g}, success={self.success}>"
+
     def __str__(self) -> str:
         """At most fifteen lines."""
         point = self.point
@@ -140,14 +163,24 @@ class Result:
             raise ImportError("plot needs matplotlib: pip install 'asgld[plot]'") from error
         figure = Figure(figsize=(8, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2)
-        spent, values = self.history.spent, self.history.values
-        lowest = min(float(np.nanmin(values)), self.fun)
-        gap = np.maximum(values - lowest, np.finfo(float).tiny)
-        gap = np.where(gap > np.finfo(float).tiny, gap, np.nan)
-        left.plot(spent, gap, marker=".", linewidth=1)
-        left.set(title="f above the lowest value seen", yscale="log")
-        right.plot(spent, self.history.grad_norms, marker=".", linewidth=1)
-        right.set(title="gradient norm", yscale="log")
+        end = np.full((1, self.history.spent.shape[1]), self.counts.spent.max())
+        spent = np.concatenate([self.history.spent, end])
+        lowest = min(float(np.nanmin(self.history.values)), self.fun)
+        gap = np.concatenate([self.history.values - lowest, np.full_like(end, self.fun - lowest)])
+        norms = np.concatenate(
+            [self.history.grad_norms, np.full_like(end, self.point.gradient_norm)]
+        )
+        for axes, rows, title in (
+            (left, gap, "f above the lowest value seen"),
+            (right, norms, "gradient norm"),
+        ):
+            axes.plot(spent, rows, marker=".", linewidth=1)
+            # Zeros have no place on a logarithmic axis: a straight part around 0 shows them.
+            size = rows[np.isfinite(rows) & (rows > 0)]
+            if size.size:
+                axes.set_yscale("symlog", linthresh=max(float(size.min()), 1e-300))
+            axes.set_ylim(bottom=0.0)
+            axes.set_title(title)
         for axes in (left, right):
             axes.set_xlabel("gradient-equivalents")
             axes.grid(alpha=0.3)

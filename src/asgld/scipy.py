@@ -89,7 +89,6 @@ def scipy_method(
 
 
 def _fields(result: Result) -> dict[str, Any]:
-    calls = result.calls
     status = 2
     if result.success:
         status = 0
@@ -103,9 +102,9 @@ def _fields(result: Result) -> dict[str, Any]:
         "status": status,
         "message": result.message,
         "nit": result.num_steps,
-        "nfev": calls.get("fun", 0),
-        "njev": calls.get("jac", 0),
-        "nhev": calls.get("hvp", 0) + calls.get("hess", 0),
+        "nfev": result.nfev,
+        "njev": result.njev,
+        "nhev": result.nhev,
         "lambda_min": result.lambda_min,
         "kind": result.kind.name,
     }

@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "run": {"methods", "oracle"},
     "_result": {"curvature", "oracle", "run"},
     "_minimization": {"_result", "curvature", "diagnostics", "methods", "oracle", "run"},
-    "_minimize": {"_minimization", "_result", "methods", "oracle", "run"},
+    "_minimize": {"_minimization", "_result", "arguments", "methods", "oracle", "run"},
     "_compare": {
         "_minimization",
         "_minimize",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -330,3 +331,95 @@ def test_bits_repeat_and_a_descent_goes_on_from_its_checkpoint(tmp_path: Any) ->
     rest = minimize(rosenbrock, start, checkpoint=path)
     assert torch.equal(rest.x, minimize(rosenbrock, start).x)
     assert math.isclose(rest.fun, first.fun, abs_tol=1e-20)
+
+
+# ---------------------------------------------------------------------------- what strangers found
+
+
+@pytest.mark.parametrize("method", ["auto", "adam", "lbfgs", "agld"])
+def test_bounds_that_hold_are_reached(method: str) -> None:
+    result = minimize(
+        lambda x: x.sum() + (x**2).sum(),
+        torch.full((2,), 0.5),
+        bounds=[(0, 1)] * 2,
+        method=method,
+        max_steps=2000,
+    )
+    assert result.success
+    assert result.fun < 1e-9
+
+
+def test_f_that_falls_to_a_bound_without_end_is_no_minimum() -> None:
+    result = minimize(lambda x: torch.log(x).sum(), torch.ones(2), bounds=[(0, None)] * 2)
+    assert result.kind is not Kind.MINIMUM
+
+
+@pytest.mark.parametrize(
+    "pair", [(-1e6, 1e6), (-1e16, None), (-1e10, 1e10), (None, 1e300), (-1e300, None), None]
+)
+def test_far_bounds_cost_no_digits(pair: Any) -> None:
+    start = torch.full((2,), 0.7, dtype=torch.float64)
+    for first in (start, start + 3):
+        result = minimize(lambda x: ((x - 0.7) ** 2).sum(), first, bounds=[pair] * 2)
+        assert result.success
+        assert result.fun < 1e-28
+    if pair == (None, 1e300):
+        return
+    far = minimize(lambda x: -x.sum(), torch.zeros(2), bounds=[(None, 1e9)] * 2)
+    assert far.success
+    torch.testing.assert_close(far.x, torch.full((2,), 1e9).double(), rtol=1e-9, atol=0)
+
+
+def test_denormal_values_are_judged() -> None:
+    result = minimize(lambda x: -torch.exp(-(x**2).sum()), torch.tensor([26.0, 5.0]))
+    assert not result.success
+    result = minimize(lambda x: -torch.exp(-(x**2).sum()), torch.tensor([30.0, 5.0]))
+    assert not result.success
+
+
+def test_time_limit_holds_in_the_judgment() -> None:
+    clock = {"calls": 0}
+
+    def slow(x: np.ndarray) -> float:
+        clock["calls"] += 1
+        time.sleep(1e-4)
+        return float(np.sum(x**2))
+
+    minimize(slow, np.ones(40), max_seconds=0.3)
+    assert clock["calls"] < 4000  # a Hessian by differences alone takes 6,400
+
+
+@pytest.mark.parametrize("method", ["agld", "adam", "asgld"])
+def test_no_method_returns_a_point_above_its_start(method: str) -> None:
+    start = vector(-1.2, 1.0)
+    for budget in (2, 10, 40):
+        result = minimize(rosenbrock, start, method=method, budget=budget)
+        assert result.fun <= float(rosenbrock(start))
+        assert result.kind is not Kind.UNBOUNDED
+
+
+def test_errors_of_the_users_functions_are_not_swallowed() -> None:
+    for last in range(2, 60, 7):
+        calls = 0
+
+        def fragile(x: Tensor, last: int = last) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == last:
+                raise KeyError("gone")
+            return rosenbrock(x)
+
+        with pytest.raises(RuntimeError, match="KeyError"):
+            minimize(fragile, vector(-1.2, 1.0))
+    for arguments in ({"seed": None}, {"seed": 1.5}, {"max_steps": None}, {"budget": "a"}):
+        with pytest.raises(ValueError, match="need"):
+            minimize(rosenbrock, vector(-1.2, 1.0), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_wrong_gradient_is_no_success() -> None:
+    def fun(x: np.ndarray) -> float:
+        return float(100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2)
+
+    wrong = minimize(fun, [2.0, -3.0], jac=lambda x: x - np.array([2.0, -3.0]))
+    assert not wrong.success
+    assert "jac" in wrong.notes

@@ -26,6 +26,10 @@ _ASYMMETRY = 1e-3
 _SMALLEST = 1e-290
 
 
+class UnusableDerivative(ValueError):
+    """A derivative that is not finite, or a Hessian that is not symmetric."""
+
+
 class SymmetricOperator:
     """Products Hv of a symmetric matrix H of order `dim`; `num_hvp` counts them."""
 
@@ -133,7 +137,7 @@ def check_symmetric(matrix: Tensor) -> float:
 
 def require_symmetric(asymmetry: float, scale: float) -> None:
     if asymmetry > _ASYMMETRY * scale and scale > _SMALLEST:
-        raise ValueError(
+        raise UnusableDerivative(
             f"the operator is not symmetric: entries differ from their mirror image by "
             f"{asymmetry:.1e} where its size is {scale:.1e}; eigenvalues here need a symmetric "
             "matrix such as a Hessian, the same one at every call"
@@ -143,7 +147,9 @@ def require_symmetric(asymmetry: float, scale: float) -> None:
 def require_finite(tensor: Tensor, what: str, hint: str = "") -> None:
     if not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{what} has {bad} of {tensor.numel()} entries NaN or infinite{hint}")
+        raise UnusableDerivative(
+            f"{what} has {bad} of {tensor.numel()} entries NaN or infinite{hint}"
+        )
 
 
 class Neighborhood:

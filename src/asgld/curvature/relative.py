@@ -150,7 +150,7 @@ class Examination:
         self.noise += _DRIFT * min(self.drift + left, 1e-3) * self.widest
         # How far a direction leads until a coordinate has moved by its scale.
         lengths = torch.linalg.vector_norm((self.s / self.c)[:, None] * self.vectors, dim=0)
-        self.reach = 1.0 / lengths
+        self.reach = (1.0 / lengths).clamp(1e-150, 1e150)
         self.is_curved = self.values.abs() > self.noise
         steps = self.slopes.abs() / torch.where(self.is_curved, self.values.abs(), 1.0)
         falls = torch.where(
@@ -408,7 +408,10 @@ class _Dense(Examination):
         self.s = _equilibration(matrix)
         known = max(self.size, self.fall)
         self.c = torch.maximum(self.c, self.s * math.sqrt(2 * known))
-        self.c = torch.where(self.c > 0, self.c, 1.0)
+        # Where nothing else is known, a coordinate's scale is what its curvature says.
+        energy = float((0.5 * torch.where(self.s > 0, self.c / self.s, 0.0) ** 2).sum())
+        natural = self.s * math.sqrt(2 * energy if energy > 0 else 1.0)
+        self.c = torch.where(self.c > 0, self.c, torch.where(natural > 0, natural, 1.0))
         # A coordinate without curvature gets a scale such that moving by c means an energy of F.
         energy = float((0.5 * torch.where(self.s > 0, self.c / self.s, 0.0) ** 2).sum())
         typical = math.sqrt(2 * max(known, energy)) or 1.0
@@ -438,13 +441,13 @@ class _Dense(Examination):
         if float(self.values[0]) > self.noise:
             # The inverse has the small eigenvalues large, and so with all their digits.
             half = self.s[:, None] * self.vectors / torch.sqrt(self.values)
-            self.smallest = 1.0 / float(torch.linalg.matrix_norm(half, ord=2) ** 2)
+            self.smallest = 1.0 / max(float(torch.linalg.matrix_norm(half, ord=2) ** 2), 1e-300)
         elif float(self.values[0]) < -self.noise:
             direction = self.s * self.vectors[:, 0]
-            direction = direction / torch.linalg.vector_norm(direction)
+            direction = direction / torch.linalg.vector_norm(direction).clamp(min=1e-300)
             self.smallest = min(self.smallest, float(direction @ (self.matrix @ direction)))
         lowest = self.s * self.vectors[:, 0]
-        square = float(lowest @ lowest)
+        square = max(float(lowest @ lowest), 1e-300)
         self.lower = self.smallest - self.noise / square
         if float(self.values[0]) > 2 * self.noise:
             self.lower = self.smallest * (1 - self.noise / float(self.values[0]))

@@ -28,6 +28,8 @@ from torch.nn.functional import softplus
 from asgld.oracle.functions import Function
 
 TRANSFORMS = ("log", "softplus")
+# A bound farther away than this many times x is no bound for a search that begins at x.
+_FAR = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class Box:
             )
         else:
             pairs = list(bounds)
+        pairs = [(None, None) if p is None else p for p in pairs]
         if len(pairs) != dim or any(np.ndim(p) != 1 or len(p) != 2 for p in pairs):
             raise ValueError(
                 f"bounds={bounds!r}: need {dim} pairs (low, high), one per coordinate, with None "
@@ -67,6 +70,16 @@ class Box:
                 raise ValueError(f"bounds[{i}]=({low}, {high}): need low < high")
         as_tensor = torch.tensor([lower, upper], dtype=torch.float64)
         return cls(as_tensor[0], as_tensor[1], transform)
+
+    def without_far_bounds(self, x: Tensor) -> Box:
+        """The box without bounds so far from x that its map would lose the digits of x."""
+        far = _FAR * x.abs().amax(0).clamp(min=1.0)
+        lower = torch.where(x.amin(0) - self.lower > far, -torch.inf, self.lower)
+        upper = torch.where(self.upper - x.amax(0) > far, torch.inf, self.upper)
+        return Box(lower, upper, self.transform)
+
+    def contains(self, x: Tensor) -> bool:
+        return bool(((x >= self.lower) & (x <= self.upper)).all())
 
     @property
     def has_lower(self) -> Tensor:

@@ -382,3 +382,23 @@ def _differentiates(function: UserFunction, x: Tensor) -> bool:
                 noise = function.unit_roundoff * (abs(float(value)) + abs(ahead)) / step
                 return bool(abs(slope - rise / (2 * step)) <= 1e-4 * size + 10 * noise)
     return False
+
+
+def contradicts_values(function: Function, x: Tensor) -> bool:
+    """Whether the gradient at x contradicts differences of values; four values are spent.
+
+    Two step sizes must agree with each other before they are believed.
+    """
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(len(x), generator=generator, dtype=torch.float64) * magnitudes(x)
+    slope = float(function.grad(x[None])[0] @ v)
+    slopes = []
+    for step in (1e-4, 1e-5):
+        ends = [float(function.value((x + sign * step * v)[None])) for sign in (1.0, -1.0)]
+        slopes.append((ends[0] - ends[1]) / (2 * step))
+    size = max(map(abs, (slope, *slopes)))
+    if not math.isfinite(size):
+        return False
+    agree = abs(slopes[0] - slopes[1])
+    rounding = 1e-10 * abs(float(function.value(x[None])))
+    return agree <= 1e-3 * size and abs(slope - slopes[1]) > 0.05 * size + 10 * agree + rounding
