@@ -671,7 +671,7 @@ class Minimization:
         if top is None:
             scale = self._scale()
             scale = torch.where(scale > 0, scale, scale.max() if bool(scale.max() > 0) else 1.0)
-            top = 0.1 / float(torch.linalg.vector_norm(direction / scale))
+            top = 0.1 / max(float(torch.linalg.vector_norm(direction / scale)), 1e-300)
         found, lowest = top * direction, math.inf
         for side in (1.0, -1.0):
             length, last = top, math.inf
