@@ -70,8 +70,6 @@ _NEAR, _VISIBLE = 1e-3, 1e-5
 _REST_BUDGET = 200.0
 # Where x or f got so many times as far as they were at the start, f has no minimum.
 _RUNAWAY = 1e8
-# A gradient is known to the rounding of x times the curvature, times this.
-_ROUNDINGS = 100.0
 # The figure shows nothing higher above the best, in units of the largest fall.
 _HIGHEST = 1e6
 # What `minimize` by itself may be told.
@@ -197,16 +195,18 @@ class Comparison:
         """Labels, best first: by the median of f - best, the share of minima, the median cost.
 
         Gaps below a millionth of the largest fall are a tie. Where a run found that f is unbounded
-        there is no such scale, and no tie.
+        there is no such scale: the median of f counts alone.
         """
         is_endless = any(t.kind is Kind.UNBOUNDED for t in self.trials)
-        tie = 0.0 if is_endless else 1e-6 * self._fall
+        tie = 1e-6 * self._fall
 
         def rank(label: str) -> tuple[float, float, float]:
             mine = self.of(label)
             share = sum(t.kind is Kind.MINIMUM for t in mine) / len(mine)
             gap, cost = _median(t.gap for t in mine), _median(t.cost for t in mine)
             gap = math.inf if math.isnan(gap) else gap
+            if is_endless and gap < math.inf:
+                return _median(t.f for t in mine), -share, cost
             return gap if gap > tie else 0.0, -share, cost
 
         return sorted(dict.fromkeys(t.method for t in self.trials), key=rank)
@@ -510,9 +510,6 @@ class _Ground:
         self.around = around if gamma is None else replace(around, gamma=gamma * slope**2)
         self.eps, self.gamma = self.around.eps / slope, self.around.gamma / slope**2
         self.length = self.around.length * slope
-        size = float(torch.linalg.vector_norm(self.start, dim=-1).max())
-        unit = self.land.oracle.unit_roundoff
-        self.gradient_rounding = _ROUNDINGS * unit * self.around.curvature / slope**2 * size
 
     def landscape(self, start: Tensor, budget: float | None) -> Landscape:
         return Landscape(self.function, self.box, start, budget)
@@ -538,9 +535,7 @@ class _Ground:
             return guess
         numbers = (around.curvature, around.max_square, around.hessian_lipschitz, around.fall)
         if not all(map(math.isfinite, numbers)):
-            self.note = (
-                "scales are guesses, since f or its gradient is too large to measure near x0"
-            )
+            self.note = "scales are guesses, since f overflows near x0: is it unbounded below?"
             return guess
         return around
 
@@ -632,17 +627,17 @@ class _Ground:
 
 
 class _Shrunk:
-    """Gradient norm in units of the largest that a run met; 0 where it is rounding."""
+    """Gradient norm in units of the largest that a run met."""
 
-    def __init__(self, land: Landscape, rounding: float) -> None:
-        self.land, self.rounding = land, rounding
+    def __init__(self, land: Landscape) -> None:
+        self.land = land
         self.largest: Tensor | None = None
 
     def __call__(self, z: Tensor, grad: Tensor) -> Tensor:
         norm = self.land.measure(z, grad)
         known = norm if self.largest is None else torch.fmax(self.largest, norm)
         self.largest = known
-        return torch.where(norm <= self.rounding, 0.0, norm / known)
+        return torch.where(norm == 0, 0.0, norm / known)
 
 
 class _Verdict(NamedTuple):
@@ -708,11 +703,10 @@ class _Contest:
         for refit in range(_MAX_REFITS + 1):
             watch = _Watch(self, land, is_last=refit == _MAX_REFITS, meter=meter)
             left = self._seconds_left(began)
-            shrunk = _Shrunk(land, ground.gradient_rounding)
             when = StopWhen(
                 grad_tol=_TINY if ground.tol is None else ground.tol,
                 confirm=self._confirm(began) if has_noise else None,
-                measure=shrunk if ground.tol is None else land.measure,
+                measure=_Shrunk(land) if ground.tol is None else land.measure,
             )
             before = land.oracle.counts.spent.copy()
             result = run(
