@@ -70,6 +70,8 @@ _NEAR, _VISIBLE = 1e-3, 1e-5
 _REST_BUDGET = 200.0
 # Where x or f got so many times as far as they were at the start, f has no minimum.
 _RUNAWAY = 1e8
+# A descent this far, in units of the start, measures nothing.
+_FAR = 1e6
 # The figure shows nothing higher above the best, in units of the largest fall.
 _HIGHEST = 1e6
 # What `minimize` by itself may be told.
@@ -531,12 +533,17 @@ class _Ground:
                 oracle, start, scales, tol=tol, seed=seed, max_seconds=self.max_seconds
             )
         except RuntimeError as error:
-            self.note = f"scales are guesses, since f fails near x0: {_first_line(error)}"
+            self.note = f"guesses, since f fails near x0: {_first_line(error)}"
             return guess
         numbers = (around.curvature, around.max_square, around.hessian_lipschitz, around.fall)
         if not all(map(math.isfinite, numbers)):
-            self.note = "scales are guesses, since f overflows near x0: is it unbounded below?"
+            self.note = "guesses, since f overflows near x0: is it unbounded below?"
             return guess
+        size = float(torch.linalg.vector_norm(start, dim=-1).max()) or 1.0
+        if around.length > _FAR * size:
+            self.note = "those of the start alone, since f falls without end near it"
+            around = as_surroundings(scales, oracle.dim)
+            return around if tol is None else replace(around, eps=tol)
         return around
 
     def minimize(self, x: Tensor, **options: Any) -> Result:
@@ -571,9 +578,9 @@ class _Ground:
         try:
             point = self._classified(x, grad, scale, max(first - value, 0.0))
             kind, lowest, direction = point.kind, point.lambda_min, point.direction
-        except (ValueError, RuntimeError):  # a derivative that is not finite, or f raises nearby
+        except (ValueError, RuntimeError, ArithmeticError):  # a derivative that is not finite, say
             kind, direction = Kind.UNDECIDED, None
-        if kind is not Kind.MINIMUM and self._runs_away(x, value, start):
+        if kind is not Kind.MINIMUM and self.runs_away(x, value, start):
             kind = Kind.UNBOUNDED
         is_open = kind in (Kind.NOT_STATIONARY, Kind.DEGENERATE, Kind.UNDECIDED)
         is_over = seconds is not None and seconds <= 0.0
@@ -585,10 +592,8 @@ class _Ground:
                 x, tol=self.tol, gamma=self.given_gamma, escape=False, seed=self.seed,
                 budget=_REST_BUDGET, max_seconds=seconds,
             )  # fmt: skip
-        except (ValueError, RuntimeError):  # outside of the domain
+        except (ValueError, RuntimeError, ArithmeticError):  # outside of the domain
             return _Verdict(kind, norm, lowest)
-        if rested.kind is Kind.UNBOUNDED:
-            return _Verdict(Kind.UNBOUNDED, norm, lowest)
         moved = float(torch.linalg.vector_norm(torch.as_tensor(rested.x) - x))
         size = max(float(torch.linalg.vector_norm(scale)), self.length)
         fall = max(first - rested.fun, self.around.fall)
@@ -617,8 +622,8 @@ class _Ground:
             seed=self.seed,
         )  # fmt: skip
 
-    def _runs_away(self, x: Tensor, value: float, start: int) -> bool:
-        """As `minimize` says it."""
+    def runs_away(self, x: Tensor, value: float, start: int) -> bool:
+        """Whether f fell without end on the way to a point, as `minimize` says it."""
         first, size = abs(float(self.values[start])), float(self.start[start].norm())
         is_far = float(torch.linalg.vector_norm(x)) > _RUNAWAY * max(size, 1.0)
         return (is_far and value < float(self.values[start])) or value < -(_RUNAWAY**2) * (
@@ -856,7 +861,7 @@ class _Watch:
     ) -> None:
         self.land, self.meter, self.is_last = land, meter, is_last
         free = land.oracle.free()
-        self.free, self.budget = free, contest.budget
+        self.free, self.budget, self.ground = free, contest.budget, contest.ground
         self.top = free.value(land.start) + _ABOVE * contest.ground.around.fall
         self.is_off = False
 
@@ -873,7 +878,12 @@ class _Watch:
         return float((~(values <= self.top)).double().mean()) > 0.5
 
     def has_run_off(self, result: Run) -> bool:
-        lost = [stop is Stop.NON_FINITE for stop in result.stops]
+        rows = zip(self.land.to_user(result.x), result.values.tolist(), strict=True)
+        each = len(result.stops) // len(self.ground.start)
+        lost = [
+            stop is Stop.NON_FINITE and not self.ground.runs_away(x, value, r // each)
+            for r, (stop, (x, value)) in enumerate(zip(result.stops, rows, strict=True))
+        ]
         return self.is_off or self._is_above(result.values) or sum(lost) > len(lost) / 2
 
 
