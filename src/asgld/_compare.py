@@ -24,7 +24,6 @@ from torch import Tensor
 from asgld._minimization import Landscape
 from asgld._minimize import minimize
 from asgld._result import Result
-from asgld.arguments import require
 from asgld.curvature.kinds import Kind, Point
 from asgld.curvature.points import classify
 from asgld.diagnostics.calibration import (
@@ -419,17 +418,18 @@ def _check(
     max_steps: int,
     max_seconds: float | None,
 ) -> None:
-    need = "a positive number of gradient-equivalents"
-    require(_is_number(budget) and 0 < budget < math.inf, "budget", budget, need)
-    counts = (("seeds", seeds, 1), ("seed", seed, 0), ("max_steps", max_steps, 0))
-    for name, count, least in counts:
-        is_right = _is_whole(count) and count >= least
-        require(is_right, name, count, f"a whole number of at least {least}")
-    is_right = starts is None or (_is_whole(starts) and starts >= 1)
-    require(is_right, "starts", starts, "a whole number of at least 1, or None for one start")
+    least = {"seeds": 1, "starts": 1, "seed": 0, "max_steps": 0}
+    counts = {"seeds": seeds, "seed": seed, "max_steps": max_steps}
+    if starts is not None:
+        counts["starts"] = starts
+    for name, count in counts.items():
+        if not (_is_whole(count) and count >= least[name]):
+            raise ValueError(f"{name}={count!r}: need a whole number of at least {least[name]}")
+    if not (_is_number(budget) and 0 < budget < math.inf):
+        raise ValueError(f"budget={budget!r}: need a positive number of gradient-equivalents")
     for name, value in (("tol", tol), ("gamma", gamma), ("max_seconds", max_seconds)):
-        is_right = value is None or (_is_number(value) and 0 < value < math.inf)
-        require(is_right, name, value, "a positive number, or None")
+        if value is not None and not (_is_number(value) and 0 < value < math.inf):
+            raise ValueError(f"{name}={value!r}: need a positive number, or None")
 
 
 def _is_whole(value: Any) -> bool:
