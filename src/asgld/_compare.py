@@ -75,6 +75,8 @@ _FAR = 1e6
 _HIGHEST = 1e6
 # What `minimize` by itself may be told.
 _AUTO_OPTIONS = ("escape", "polish")
+# Verdicts that a descent to rest may change.
+_OPEN = (Kind.MINIMUM, Kind.NOT_STATIONARY, Kind.DEGENERATE, Kind.UNDECIDED)
 _LEGEND_LINE = 0.21  # inches
 _SHORT = {
     Kind.MINIMUM: "minimum",
@@ -252,7 +254,7 @@ class Comparison:
                 lines.append(f"{shown:{width}} failed")
                 continue
             kind = _most_frequent(t.kind for t in ran)
-            kinds.add(kind)
+            kinds |= {kind, *(t.kind for t in ran if t.kind is Kind.UNBOUNDED)}
             count = sum(t.kind is Kind.MINIMUM for t in ran)
             f, gap, norm, cost = (
                 _median(getattr(t, field) for t in ran)
@@ -566,8 +568,8 @@ class _Ground:
     def judge(self, x: Tensor, start: int, seconds: float | None = None) -> _Verdict:
         """What a point of the user's is, (d,), that was reached from one of the starts.
 
-        Where it is not at rest, a short descent goes on from there; if that leads to a point that
-        is the same within the tolerances, its verdict is taken.
+        A short descent goes on from there; if it leads to a point that is the same within the
+        tolerances, its verdict is taken. What is a saddle stays one.
         """
         first, begin = float(self.values[start]), self.start[start]
         value = float(self.function.value(x[None])[0])
@@ -582,7 +584,8 @@ class _Ground:
             kind, direction = Kind.UNDECIDED, None
         if kind is not Kind.MINIMUM and self.runs_away(x, value, start):
             kind = Kind.UNBOUNDED
-        is_open = kind in (Kind.NOT_STATIONARY, Kind.DEGENERATE, Kind.UNDECIDED)
+        # Beside a valley f may look like a bowl, and at its bottom it is none.
+        is_open = kind in _OPEN and not (kind is Kind.MINIMUM and norm == 0.0)
         is_over = seconds is not None and seconds <= 0.0
         if not is_open or is_over or (self.tol is not None and not norm <= self.tol):
             is_flat = kind is Kind.DEGENERATE and direction is None
@@ -593,13 +596,13 @@ class _Ground:
                 budget=_REST_BUDGET, max_seconds=seconds,
             )  # fmt: skip
         except (ValueError, RuntimeError, ArithmeticError):  # outside of the domain
-            return _Verdict(kind, norm, lowest)
+            return _Verdict(kind, norm, lowest, kind is Kind.MINIMUM)
         moved = float(torch.linalg.vector_norm(torch.as_tensor(rested.x) - x))
         size = max(float(torch.linalg.vector_norm(scale)), self.length)
         fall = max(first - rested.fun, self.around.fall)
         is_same = moved <= _NEAR * size and value - rested.fun <= _VISIBLE * fall
         if not is_same or rested.kind is Kind.UNDECIDED:
-            return _Verdict(kind, norm, lowest)
+            return _Verdict(kind, norm, lowest, kind is Kind.MINIMUM)
         lowest = lowest if rested.lambda_min is None else rested.lambda_min
         is_flat = rested.kind is Kind.DEGENERATE and rested.point.direction is None
         return _Verdict(rested.kind, norm, lowest, rested.kind is Kind.MINIMUM or is_flat)

@@ -582,6 +582,8 @@ def test_the_table_says_the_most_frequent_kind(found: Comparison) -> None:
     assert words["gd"] == "saddle"
     flat = compare(lambda x: (x[0] * x[1] - 1) ** 2, ZERO + 2.0, ["lbfgs", "gd"], seeds=1)
     assert {trial.kind for trial in flat.trials} == {Kind.DEGENERATE}
+    ring = compare(lambda x: (x.square().sum() - 1) ** 2, ZERO, "agld", seeds=3)
+    assert {trial.kind for trial in ring.trials} == {Kind.DEGENERATE}
     words = {line.split()[0]: line.split()[1] for line in flat.table().splitlines()}
     assert words["lbfgs"] == words["gd"] == "degenerate"
 
