@@ -456,7 +456,7 @@ def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_at_a_bound_auto_says_what_minimize_says(start: list[float], bounds: Any) -> None:
-    x0 = torch.tensor(start, dtype=torch.float64)
+    x0 = torch.tensor(start)
     result = compare(valley, x0, ["auto", "lbfgs", "gd"], bounds=bounds, budget=300, seeds=1)
     alone = asgld.minimize(valley, x0, bounds=bounds, budget=300, seed=0)
     (auto,), (lbfgs,) = result.of("auto"), result.of("lbfgs")
