@@ -24,7 +24,8 @@ from torch import Tensor
 from asgld._minimization import Landscape
 from asgld._minimize import minimize
 from asgld._result import Result
-from asgld.curvature.kinds import Kind
+from asgld.curvature.kinds import Kind, Point
+from asgld.curvature.points import classify
 from asgld.diagnostics.calibration import (
     StartScales,
     as_surroundings,
@@ -41,7 +42,7 @@ from asgld.methods import (
     replica_seed,
 )
 from asgld.methods import method as make_method
-from asgld.oracle.box import Box
+from asgld.oracle.box import Box, Face
 from asgld.oracle.forms import read_start, user_function
 from asgld.oracle.functions import Function
 from asgld.run import History, Progress, Record, Run, Stop, StopWhen, run
@@ -59,8 +60,39 @@ _STEEPER, _MAX_REFITS = 4.0, 6
 # It runs off where most replicas are above their start by so many times the measured fall.
 _ABOVE = 100.0
 _LOOK_EVERY = 8
-# A fall that counts, in units of the fall around the start.
-_VISIBLE = 1e-5
+# A run ends where the gradient is this part of the largest that it met.
+_TINY = 1e-8
+# An end is taken for the point at which descent from there rests, if that is as near as this: in
+# units of how far x came, and of the fall of f.
+_NEAR, _VISIBLE = 1e-3, 1e-5
+# Gradient-equivalents of that descent, which no method pays.
+_REST_BUDGET = 200.0
+# Where x or f got so many times as far as they were at the start, f has no minimum.
+_RUNAWAY = 1e8
+# A descent this far, in units of the start, measures nothing.
+_FAR = 1e6
+# The figure shows nothing higher above the best, in units of the largest fall.
+_HIGHEST = 1e6
+# What `minimize` by itself may be told.
+_AUTO_OPTIONS = ("escape", "polish")
+# Verdicts that a descent to rest may change.
+_OPEN = (Kind.MINIMUM, Kind.NOT_STATIONARY, Kind.DEGENERATE, Kind.UNDECIDED)
+_LEGEND_LINE = 0.21  # inches
+_SHORT = {
+    Kind.MINIMUM: "minimum",
+    Kind.STRICT_SADDLE: "saddle",
+    Kind.DEGENERATE: "degenerate",
+    Kind.MAXIMUM: "maximum",
+    Kind.NOT_STATIONARY: "moving",
+    Kind.UNBOUNDED: "unbounded",
+    Kind.UNDECIDED: "undecided",
+}
+_REMARKS = {
+    Kind.NOT_STATIONARY: "moving: not at rest, f can still be lowered from there",
+    Kind.DEGENERATE: "degenerate: curvature vanishes along some direction, as in a valley; "
+    "compare f",
+    Kind.UNBOUNDED: "unbounded: f falls without end, and the lowest f is only how far a run got",
+}
 _RECORD = Record(per_decade=30)
 
 
@@ -76,13 +108,14 @@ class Trial:
     f              f at the end; nan where the method failed
     gap            f - best, the lowest f of the whole comparison
     gradient_norm  norm of the (projected) gradient at the end
-    kind           what the end is, or None where the method failed
+    kind           what the end is; UNDECIDED where the method failed
     lambda_min     smallest curvature there, or where descent from there rests
     cost           gradient-equivalents spent
     steps          complete steps
     seconds        time inside the method, shared evenly by the seeds that ran together
     stop           why it ended, or why it failed
-    x              the end, in x0's form
+    x              the end, in x0's form; None where the method failed
+    has_failed     whether the method failed
     =============  ==========================================================================
     """
 
@@ -92,23 +125,21 @@ class Trial:
     f: float
     gap: float
     gradient_norm: float
-    kind: Kind | None
+    kind: Kind
     lambda_min: float | None
     cost: float
     steps: int
     seconds: float
     stop: str
     x: Any = None
-
-    @property
-    def has_failed(self) -> bool:
-        return self.kind is None
+    has_failed: bool = False
 
     @property
     def row(self) -> dict[str, Any]:
-        """As plain numbers and text, without x."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "x"}
-        return {**found, "kind": "FAILED" if self.kind is None else self.kind.name}
+        """As plain numbers and text, without x; the kind of a failed one is FAILED."""
+        names = [f.name for f in fields(self) if f.name not in ("x", "has_failed")]
+        found = {name: getattr(self, name) for name in names}
+        return {**found, "kind": "FAILED" if self.has_failed else self.kind.name}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +170,7 @@ class Comparison:
                 noise
     best        the lowest f of all, on the way or at an end
     budget      gradient-equivalents that each run could spend
-    eps, gamma  gradient norm and curvature that methods and the stopping rule take for zero
+    eps, gamma  gradient norm and curvature that methods take for zero; also the judge, if given
     scales      what was measured around the start
     options     label -> the options with which the method ran
     curves      label -> f against gradient-equivalents, on the way
@@ -166,15 +197,20 @@ class Comparison:
     def methods(self) -> list[str]:
         """Labels, best first: by the median of f - best, the share of minima, the median cost.
 
-        Gaps below a millionth of the largest fall are a tie.
+        Gaps below a millionth of the largest fall are a tie. Where a run found that f is unbounded
+        there is no such scale: the median of f counts alone.
         """
+        is_endless = any(t.kind is Kind.UNBOUNDED for t in self.trials)
+        tie = 1e-6 * self._fall
 
         def rank(label: str) -> tuple[float, float, float]:
             mine = self.of(label)
             share = sum(t.kind is Kind.MINIMUM for t in mine) / len(mine)
             gap, cost = _median(t.gap for t in mine), _median(t.cost for t in mine)
             gap = math.inf if math.isnan(gap) else gap
-            return gap if gap > 1e-6 * self._fall else 0.0, -share, cost
+            if is_endless and gap < math.inf:
+                return _median(t.f for t in mine), -share, cost
+            return gap if gap > tie else 0.0, -share, cost
 
         return sorted(dict.fromkeys(t.method for t in self.trials), key=rank)
 
@@ -186,39 +222,56 @@ class Comparison:
 
     def of(self, label: str) -> list[Trial]:
         """The trials of one method."""
-        return [trial for trial in self.trials if trial.method == label]
+        found = [trial for trial in self.trials if trial.method == label]
+        if not found:
+            known = ", ".join(dict.fromkeys(t.method for t in self.trials))
+            raise KeyError(f"label={label!r}: need one of {known}")
+        return found
 
     def __str__(self) -> str:
+        return "\n".join([self.table(), *(p for r in self.failures for p in _wrapped(r))])
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each method that failed, with its reason."""
+        reasons = {(t.method, t.stop): 0 for t in self.trials if t.has_failed}
+        return [f"{label} failed: {reason}" for label, reason in reasons]
+
+    def table(self) -> str:
+        """What `print` shows, without the reasons of failures."""
         names = self.methods
         width = min(max(6, *(len(name) for name in names)), 22)
         lines = [
-            f"{'method':{width}} {'minima':>7} {'f':>12} {'f - best':>9} {'|grad f|':>9} "
-            f"{'cost':>7} {'steps':>7}"
+            f"{'method':{width}} {'kind':10} {'minima':>7} {'f':>11} {'f - best':>8} "
+            f"{'|grad f|':>8} {'cost':>7}"
         ]
-        reasons = []
+        kinds = set()
         for name in names:
             mine = self.of(name)
             shown = _clipped(name, width)
-            failed = [t for t in mine if t.has_failed]
-            if len(failed) == len(mine):
-                lines.append(f"{shown:{width}}  failed")
-            else:
-                count = sum(t.kind is Kind.MINIMUM for t in mine)
-                f, gap, norm, cost, steps = (
-                    _median(getattr(t, field) for t in mine if not t.has_failed)
-                    for field in ("f", "gap", "gradient_norm", "cost", "steps")
-                )
-                lines.append(
-                    f"{shown:{width}} {f'{count}/{len(mine)}':>7} {f:12.5g} {gap:9.2g} {norm:9.2g} "
-                    f"{cost:7.0f} {steps:7.0f}"
-                )
-            reasons += [f"{name} failed: {reason}" for reason in {t.stop: 0 for t in failed}]
+            ran = [t for t in mine if not t.has_failed]
+            if not ran:
+                lines.append(f"{shown:{width}} failed")
+                continue
+            kind = _most_frequent(t.kind for t in ran)
+            kinds |= {kind, *(t.kind for t in ran if t.kind is Kind.UNBOUNDED)}
+            count = sum(t.kind is Kind.MINIMUM for t in ran)
+            f, gap, norm, cost = (
+                _median(getattr(t, field) for t in ran)
+                for field in ("f", "gap", "gradient_norm", "cost")
+            )
+            lines.append(
+                f"{shown:{width}} {_SHORT[kind]:10} {f'{count}/{len(mine)}':>7} {f:11.4g} "
+                f"{gap:8.2g} {norm:8.2g} {cost:7.0f}"
+            )
         lines.append(
             f"medians over seeds; lowest f {self.best:.8g}; budget {self.budget:g} gradients a run"
         )
-        lines.append(f"minima: |grad f| <= {self.eps:.2g}, then judged as `asgld.minimize` judges")
-        reasons += [f"{name}: {note}" for name, note in self.notes.items()]
-        return "\n".join(lines + [part for reason in reasons for part in _wrapped(reason)])
+        if kinds:
+            lines.append(f"kind: the most frequent; to {_NEAR:g} in x and {_VISIBLE:g} of f's fall")
+        remarks = [text for kind, text in _REMARKS.items() if kind in kinds]
+        remarks += [f"{name}: {note}" for name, note in self.notes.items()]
+        return "\n".join(lines + [part for remark in remarks for part in _wrapped(remark)])
 
     def frame(self) -> Any:
         """The trials as a pandas data frame."""
@@ -234,20 +287,29 @@ class Comparison:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError("plot() needs matplotlib: pip install 'asgld[plot]'") from error
-        figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+        names = [label for label in self.methods if label in self.curves]
+        height = max(4.5, _LEGEND_LINE * len(names) + 0.5)
+        figure = Figure(figsize=(8.0, height), layout="constrained")
         axes = figure.subplots()
-        floor = max(1e-16 * self._fall, 1e-300)
+        span = min(self._fall, 1e290)
+        floor, top = max(1e-16 * span, 1e-300), max(_HIGHEST * span, 1e-290)
         lowest = math.inf
-        for number, label in enumerate(self.methods):
-            if label not in self.curves:
-                continue
+        for number, label in enumerate(names):
             curves = self.curves[label]
             costs = np.unique(curves.spent[np.isfinite(curves.values)])
-            low, middle, high = np.nanquantile(curves.at(costs), [0.25, 0.5, 0.75], axis=1)
-            low, middle, high = (np.maximum(y - self.best, floor) for y in (low, middle, high))
+            values = curves.at(costs)
+            is_known = np.isfinite(values).any(axis=1)
+            costs, values = costs[is_known], values[is_known]  # what is not finite ends the curve
+            values = np.where(np.isfinite(values), values, np.nan)
+            with np.errstate(over="ignore"):
+                low, middle, high = (
+                    np.clip(np.nan_to_num(np.nanquantile(values, q, axis=1) - self.best, nan=top),
+                            floor, top)
+                    for q in (0.25, 0.5, 0.75)
+                )  # fmt: skip
             lowest = min(lowest, float(middle[middle > floor].min(initial=math.inf)))
             count = sum(t.kind is Kind.MINIMUM for t in self.of(label))
-            words = f"{label} ({count}/{len(self.of(label))} minima)"
+            words = f"{_clipped(label, 30)} ({count}/{len(self.of(label))} minima)"
             color, style = f"C{number % 10}", ("-", "--", ":", "-.")[number // 10 % 4]
             # A log axis has no zero: what was spent before the first step is drawn at its left end.
             costs = np.maximum(costs, 0.5)
@@ -257,13 +319,16 @@ class Comparison:
             axes.fill_between(costs, low, high, step="post", color=color, alpha=0.1, lw=0)
             axes.plot(costs[-1:], middle[-1:], "o", color=color, ms=4)
         axes.set_xscale("log")
-        axes.set_yscale("log")
         if math.isfinite(lowest):  # the one who found the best falls out of the picture there
+            axes.set_yscale("log")
             axes.set_ylim(bottom=lowest / 10)
+        else:  # no one ever was above the best
+            axes.set_ylim(-0.05 * span, span)
         axes.set_xlabel("gradient-equivalents")
         axes.set_ylabel("f - lowest f found")
         axes.grid(alpha=0.3, lw=0.5)
-        figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+        if names:
+            figure.legend(loc="outside right upper", frameon=False, fontsize=9)
         return figure
 
 
@@ -294,9 +359,11 @@ def compare(
     Scales are measured once around the start, at no charge, and all methods fit to them the options
     that were not given: step sizes, radii, Lipschitz constants, thresholds. A method that runs off
     nevertheless is fitted to a function four times as steep and starts again; what it spent counts.
-    A run ends at a point that is judged a minimum, where the method is finished, or with its
-    budget; a method without noise ends at any small gradient, since it cannot leave. A method that
-    fails is a row with its reason, and the others go on.
+    A run ends where the method is finished, with its budget, or where the gradient is 10^-8 of the
+    largest that it met; with noise, only where that is a minimum. `classify` then judges the end,
+    by its relative rule. An end that is not at rest counts as the point at which a short descent
+    from there, at no charge, rests, if that moves x by at most 10^-3 of how far it came and f by at
+    most 10^-5 of its fall. A method that fails is a row with its reason, and the others go on.
 
     Args:
         fun, jac, hvp, hess, bounds, num_samples, transform: as for `minimize`.
@@ -310,12 +377,10 @@ def compare(
             product with the Hessian 2, a Hessian d.
         seeds: number of runs of each method from each start; a method without noise runs once.
         seed: of all randomness.
-        tol: largest gradient norm of an end that is judged at all, by default relative: a step of
-            length 1/M promises to lower f by 10^-8 of its fall around the start. Descent, at no
-            charge, brings such an end to rest, and `classify` judges it there.
+        tol: gradient norm at which runs end and a point is at rest; None, the default, is relative.
         gamma: curvatures above -gamma count as not negative; None, the default, is relative.
         max_steps: of a run.
-        max_seconds: of all runs of one method together.
+        max_seconds: of all runs of one method together, and of measuring.
         progress: show a line on standard error.
 
     >>> import torch, asgld
@@ -324,12 +389,12 @@ def compare(
     >>> {trial.method: trial.kind.name for trial in found.trials}
     {'gd': 'STRICT_SADDLE', 'agld': 'MINIMUM'}
     """
+    _check(budget, seeds, starts, seed, tol, gamma, max_steps, max_seconds)
     entries = _entries(methods)
-    _check(budget, seeds, tol, gamma, max_seconds)
     given = {"jac": jac, "hvp": hvp, "hess": hess}
     ground = _Ground(
-        fun, x0, starts, bounds, transform, seed, tol, gamma, args=args, num_samples=num_samples,
-        **given,
+        fun, x0, starts, bounds, transform, seed, tol, gamma, max_seconds, args=args,
+        num_samples=num_samples, **given,
     )  # fmt: skip
     contest = _Contest(ground, budget, seeds, max_steps, max_seconds)
     meter = _Meter(len(entries)) if progress else None
@@ -346,15 +411,35 @@ def compare(
 
 
 def _check(
-    budget: float, seeds: int, tol: float | None, gamma: float | None, max_seconds: float | None
+    budget: float,
+    seeds: int,
+    starts: int | None,
+    seed: int,
+    tol: float | None,
+    gamma: float | None,
+    max_steps: int,
+    max_seconds: float | None,
 ) -> None:
-    if not 0 < budget < math.inf:
+    least = {"seeds": 1, "starts": 1, "seed": 0, "max_steps": 0}
+    counts = {"seeds": seeds, "seed": seed, "max_steps": max_steps}
+    if starts is not None:
+        counts["starts"] = starts
+    for name, count in counts.items():
+        if not (_is_whole(count) and count >= least[name]):
+            raise ValueError(f"{name}={count!r}: need a whole number of at least {least[name]}")
+    if not (_is_number(budget) and 0 < budget < math.inf):
         raise ValueError(f"budget={budget!r}: need a positive number of gradient-equivalents")
-    if seeds < 1:
-        raise ValueError(f"seeds={seeds!r}: need at least 1")
     for name, value in (("tol", tol), ("gamma", gamma), ("max_seconds", max_seconds)):
-        if value is not None and not 0 < value < math.inf:
+        if value is not None and not (_is_number(value) and 0 < value < math.inf):
             raise ValueError(f"{name}={value!r}: need a positive number, or None")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or isinstance(value, float | np.floating)
 
 
 def _entries(methods: Iterable[Spec] | Mapping[str, Spec] | str) -> dict[str, Spec]:
@@ -364,12 +449,24 @@ def _entries(methods: Iterable[Spec] | Mapping[str, Spec] | str) -> dict[str, Sp
     labeled = methods.items() if isinstance(methods, Mapping) else ((None, m) for m in methods)
     entries: dict[str, Spec] = {}
     for label, spec in labeled:
-        name, options = spec if isinstance(spec, tuple) else (spec, {})
-        if isinstance(name, str):
-            if name != "auto":
-                make_method(name, **options)  # raises for an unknown name or option
-        elif not isinstance(name, Method):
-            raise TypeError(f"methods={spec!r}: need a name, a Method or a pair (name, options)")
+        pair = spec if isinstance(spec, tuple) else (spec, {})
+        is_pair = len(pair) == 2 and isinstance(pair[1], Mapping)
+        is_known = is_pair and isinstance(pair[0], str | Method)
+        if not is_known or (pair[1] and not isinstance(pair[0], str)):
+            raise TypeError(
+                f"methods={spec!r}: need a name, a Method or a pair (name, options), such as "
+                "('adam', {'lr': 0.1})"
+            )
+        name, options = pair
+        if name == "auto":
+            wrong = [option for option in options if option not in _AUTO_OPTIONS]
+            if wrong:
+                raise TypeError(
+                    f"methods={spec!r}: unknown option {wrong[0]!r}; 'auto' has "
+                    f"{' and '.join(_AUTO_OPTIONS)}"
+                )
+        elif isinstance(name, str):
+            make_method(name, **options)  # raises for an unknown name or option
         if label is None:
             shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
             label = name if isinstance(name, str) else name.name
@@ -395,6 +492,7 @@ class _Ground:
         seed: int,
         tol: float | None,
         gamma: float | None,
+        max_seconds: float | None,
         **given: Any,
     ) -> None:
         self.form, self.start = read_start(x0, starts)
@@ -404,8 +502,8 @@ class _Ground:
         self.function: Function = user_function(fun, self.form, self.start, bounds=limits, **given)
         if self.function.dim != dim:
             raise ValueError(f"x0 has {dim} coordinates, the problem has {self.function.dim}")
-        self.seed, self.given_gamma, self.note = seed, gamma, ""
-        self.bounds, self.transform = bounds, transform
+        self.seed, self.tol, self.given_gamma, self.note = seed, tol, gamma, ""
+        self.bounds, self.transform, self.max_seconds = bounds, transform, max_seconds
         self.land = self.landscape(self.start, None)
         # Judged is in the user's coordinates, searched perhaps in others.
         slope = 1.0
@@ -415,9 +513,7 @@ class _Ground:
         around = self._measure(None if tol is None else tol * slope)
         self.around = around if gamma is None else replace(around, gamma=gamma * slope**2)
         self.eps, self.gamma = self.around.eps / slope, self.around.gamma / slope**2
-        # A curvature that promises a visible fall over the length of a descent leads down.
-        self.visible = _VISIBLE * self.around.fall
-        self.leads_down = 2.0 * self.visible / (self.around.length * slope) ** 2
+        self.length = self.around.length * slope
 
     def landscape(self, start: Tensor, budget: float | None) -> Landscape:
         return Landscape(self.function, self.box, start, budget)
@@ -429,14 +525,28 @@ class _Ground:
         value, grad = free.value(start), free.grad(start)  # a function that raises does so here
         if not bool(torch.isfinite(value).all() and torch.isfinite(grad).all()):
             raise ValueError("f or its gradient is not finite at x0: choose a start in its domain")
+        square = float((grad * grad).max())
+        guess = as_surroundings(StartScales(math.sqrt(square) or 1.0, square), oracle.dim)
+        guess = guess if tol is None else replace(guess, eps=tol)
+        self.values = value
         try:
             scales = measure_start(oracle, start, seed=seed)
-            return measure_surroundings(oracle, start, scales, tol=tol, seed=seed)
+            around = measure_surroundings(
+                oracle, start, scales, tol=tol, seed=seed, max_seconds=self.max_seconds
+            )
         except RuntimeError as error:
-            self.note = f"scales are guesses, since f fails near x0: {_first_line(error)}"
-        square = float((grad * grad).max())
-        around = as_surroundings(StartScales(math.sqrt(square) or 1.0, square), oracle.dim)
-        return around if tol is None else replace(around, eps=tol)
+            self.note = f"guesses, since f fails near x0: {_first_line(error)}"
+            return guess
+        numbers = (around.curvature, around.max_square, around.hessian_lipschitz, around.fall)
+        if not all(map(math.isfinite, numbers)):
+            self.note = "guesses, since f overflows near x0: is it unbounded below?"
+            return guess
+        size = float(torch.linalg.vector_norm(start, dim=-1).max()) or 1.0
+        if around.length > _FAR * size:
+            self.note = "those of the start alone, since f falls without end near it"
+            around = as_surroundings(scales, oracle.dim)
+            return around if tol is None else replace(around, eps=tol)
+        return around
 
     def minimize(self, x: Tensor, **options: Any) -> Result:
         """What `minimize` makes of the function by itself, from a point of the user's, (d,)."""
@@ -449,31 +559,93 @@ class _Ground:
             **options,
         )
 
-    def judge(self, z: Tensor) -> _Verdict:
-        """What a point in search coordinates is.
+    def gradient_norm(self, x: Tensor, grad: Tensor) -> float:
+        """Of the projected gradient; x and the gradient are the user's."""
+        if self.box is not None:
+            grad = self.box.projected_gradient(x, grad)
+        return float(torch.linalg.vector_norm(grad))
 
-        Where the gradient is small, plain descent brings the point to rest, and `classify` judges
-        it there. Where that lowers f visibly, the point was not yet at rest.
+    def judge(self, x: Tensor, start: int, seconds: float | None = None) -> _Verdict:
+        """What a point of the user's is, (d,), that was reached from one of the starts.
+
+        A short descent goes on from there; if it leads to a point that is the same within the
+        tolerances, its verdict is taken. What is a saddle stays one.
         """
-        free = self.land.oracle.free()
-        value, grad = float(free.value(z)), free.grad(z)
-        norm = float(self.land.measure(z, grad))
-        curvature = float(self.land.extreme_curvatures(z[None], self.gamma, self.seed)[0])
-        lowest = None if math.isnan(curvature) else curvature
-        if not norm <= self.eps:
-            return _Verdict(Kind.NOT_STATIONARY, norm, lowest)
+        first, begin = float(self.values[start]), self.start[start]
+        value = float(self.function.value(x[None])[0])
+        grad = self.function.grad(x[None])[0]
+        norm = self.gradient_norm(x, grad)
+        scale = torch.maximum(x.abs(), (x - begin).abs())
+        lowest = None
+        try:
+            point = self._classified(x, grad, scale, max(first - value, 0.0))
+            kind, lowest, direction = point.kind, point.lambda_min, point.direction
+        except (ValueError, RuntimeError, ArithmeticError):  # a derivative that is not finite, say
+            kind, direction = Kind.UNDECIDED, None
+        if kind is not Kind.MINIMUM and self.runs_away(x, value, start):
+            kind = Kind.UNBOUNDED
+        # Beside a valley f may look like a bowl, and at its bottom it is none.
+        is_open = kind in _OPEN and not (kind is Kind.MINIMUM and norm == 0.0)
+        is_over = seconds is not None and seconds <= 0.0
+        if not is_open or is_over or (self.tol is not None and not norm <= self.tol):
+            is_flat = kind is Kind.DEGENERATE and direction is None
+            return _Verdict(kind, norm, lowest, kind is Kind.MINIMUM or is_flat)
         try:
             rested = self.minimize(
-                self.land.to_user(z), gamma=self.given_gamma, escape=False, seed=self.seed
-            )
-        except (ValueError, RuntimeError):  # at a bound to the last digit, or outside of the domain
-            return _Verdict(Kind.UNDECIDED, norm, lowest)
-        if value - rested.fun > self.visible:
-            is_saddle = lowest is not None and lowest < -self.leads_down
-            return _Verdict(Kind.STRICT_SADDLE if is_saddle else Kind.NOT_STATIONARY, norm, lowest)
+                x, tol=self.tol, gamma=self.given_gamma, escape=False, seed=self.seed,
+                budget=_REST_BUDGET, max_seconds=seconds,
+            )  # fmt: skip
+        except (ValueError, RuntimeError, ArithmeticError):  # outside of the domain
+            return _Verdict(kind, norm, lowest, kind is Kind.MINIMUM)
+        moved = float(torch.linalg.vector_norm(torch.as_tensor(rested.x) - x))
+        size = max(float(torch.linalg.vector_norm(scale)), self.length)
+        fall = max(first - rested.fun, self.around.fall)
+        is_same = moved <= _NEAR * size and value - rested.fun <= _VISIBLE * fall
+        if not is_same or rested.kind is Kind.UNDECIDED:
+            return _Verdict(kind, norm, lowest, kind is Kind.MINIMUM)
         lowest = lowest if rested.lambda_min is None else rested.lambda_min
         is_flat = rested.kind is Kind.DEGENERATE and rested.point.direction is None
         return _Verdict(rested.kind, norm, lowest, rested.kind is Kind.MINIMUM or is_flat)
+
+    def _classified(self, x: Tensor, grad: Tensor, scale: Tensor, fall: float) -> Point:
+        """By `classify`; coordinates that a bound holds stay where they are."""
+        source: Any = self.function
+        if self.box is not None:
+            is_held = self.land.held(x, grad, scale, self.tol)
+            if bool(is_held.all()):
+                norm = self.gradient_norm(x, grad)
+                is_small = self.tol is None or norm <= self.tol
+                kind = Kind.MINIMUM if is_small else Kind.NOT_STATIONARY
+                return Point(kind, norm, math.inf, 0.0, "every coordinate is at a bound")
+            if bool(is_held.any()):
+                source = Face(self.function, x, ~is_held)
+                x, scale = x[~is_held], scale[~is_held]
+        return classify(
+            source, x, eps=self.tol, gamma=self.given_gamma, scale=scale, fall=fall,
+            seed=self.seed,
+        )  # fmt: skip
+
+    def runs_away(self, x: Tensor, value: float, start: int) -> bool:
+        """Whether f fell without end on the way to a point, as `minimize` says it."""
+        first, size = abs(float(self.values[start])), float(self.start[start].norm())
+        is_far = float(torch.linalg.vector_norm(x)) > _RUNAWAY * max(size, 1.0)
+        return (is_far and value < float(self.values[start])) or value < -(_RUNAWAY**2) * (
+            1.0 + first
+        )
+
+
+class _Shrunk:
+    """Gradient norm in units of the largest that a run met."""
+
+    def __init__(self, land: Landscape) -> None:
+        self.land = land
+        self.largest: Tensor | None = None
+
+    def __call__(self, z: Tensor, grad: Tensor) -> Tensor:
+        norm = self.land.measure(z, grad)
+        known = norm if self.largest is None else torch.fmax(self.largest, norm)
+        self.largest = known
+        return torch.where(norm == 0, 0.0, norm / known)
 
 
 class _Verdict(NamedTuple):
@@ -518,10 +690,11 @@ class _Contest:
             return self._failed(label, f"{type(error).__name__}: {_first_line(error)}")
 
     def _failed(self, label: str, reason: str, is_interrupted: bool = False) -> _Ended:
-        nothing = math.nan
+        nothing, kind = math.nan, Kind.UNDECIDED
         trial = Trial(
-            label, 0, 0, nothing, nothing, nothing, None, None, nothing, 0, nothing, reason
-        )
+            label, 0, 0, nothing, nothing, nothing, kind, None, nothing, 0, nothing, reason,
+            has_failed=True,
+        )  # fmt: skip
         return _Ended(label, [trial], is_interrupted=is_interrupted)
 
     # ------------------------------------------------------------------------- one method
@@ -537,13 +710,11 @@ class _Contest:
         land = ground.landscape(rows, self.budget)
         for refit in range(_MAX_REFITS + 1):
             watch = _Watch(self, land, is_last=refit == _MAX_REFITS, meter=meter)
-            left = None
-            if self.max_seconds is not None:
-                left = max(self.max_seconds - (time.perf_counter() - began), 1e-9)
+            left = self._seconds_left(began)
             when = StopWhen(
-                grad_tol=ground.eps,
-                confirm=self._is_minimum if has_noise else None,
-                measure=land.measure,
+                grad_tol=_TINY if ground.tol is None else ground.tol,
+                confirm=self._confirm(began) if has_noise else None,
+                measure=_Shrunk(land) if ground.tol is None else land.measure,
             )
             before = land.oracle.counts.spent.copy()
             result = run(
@@ -555,7 +726,7 @@ class _Contest:
                 record=_RECORD,
                 callback=watch,
                 seed=ground.seed,
-                max_seconds=left,
+                max_seconds=None if left is None else max(left, 1e-9),
             )
             is_open = isinstance(method, Adjustable) and bool(method.open_options)
             is_broke = bool({Stop.BUDGET, Stop.TIME, Stop.INTERRUPTED} & set(result.stops))
@@ -564,12 +735,26 @@ class _Contest:
             around = around.steeper(_STEEPER)
             fitted = _fitted(method, around)
             note = f"ran off {refit + 1} times; fitted to a curvature of {around.curvature:.3g}"
-        return self._ended(label, fitted, land, result, seeds, note, before)
+        return self._ended(label, fitted, land, result, seeds, note, before, began)
 
-    def _is_minimum(self, rows: Tensor, reason: Stop) -> Tensor:
+    def _seconds_left(self, began: float) -> float | None:
+        if self.max_seconds is None:
+            return None
+        return max(self.max_seconds - (time.perf_counter() - began), 0.0)
+
+    def _confirm(self, began: float) -> Callable[[Tensor, Stop], Tensor]:
         """A method with noise may rest at a minimum alone, or in a valley of them."""
-        rows, which = torch.unique(rows, dim=0, return_inverse=True)
-        return torch.tensor([self.ground.judge(z).may_rest for z in rows])[which]
+
+        def is_minimum(rows: Tensor, reason: Stop) -> Tensor:
+            rows, which = torch.unique(rows, dim=0, return_inverse=True)
+            found = []
+            for x in self.ground.land.to_user(rows):
+                nearest = int((self.ground.start - x).norm(dim=-1).argmin())
+                verdict = self.ground.judge(x, nearest, self._seconds_left(began))
+                found.append(verdict.may_rest)
+            return torch.tensor(found)[which]
+
+        return is_minimum
 
     def _ended(
         self,
@@ -580,13 +765,17 @@ class _Contest:
         seeds: int,
         note: str,
         before: FloatArray,
+        began: float,
     ) -> _Ended:
-        ends, which = torch.unique(result.x, dim=0, return_inverse=True)
-        verdicts = [self.ground.judge(z) for z in ends]
         spent = land.oracle.counts.spent
         xs = land.to_user(result.x)
+        known: dict[tuple[Any, ...], _Verdict] = {}  # many may share a saddle
         trials = []
-        for r, verdict in enumerate(verdicts[int(w)] for w in which):
+        for r, x in enumerate(xs):
+            key = (r // seeds, *x.tolist())
+            if key not in known:
+                known[key] = self.ground.judge(x, r // seeds, self._seconds_left(began))
+            verdict = known[key]
             trials.append(
                 Trial(
                     method=label,
@@ -599,7 +788,7 @@ class _Contest:
                     lambda_min=verdict.lambda_min,
                     cost=float(spent[r]),
                     steps=int(result.steps[r]),
-                    seconds=result.seconds / len(which),
+                    seconds=result.seconds / len(xs),
                     stop=result.messages[r],
                     x=self.ground.form.to_user(xs[r].clone()),
                 )
@@ -614,22 +803,29 @@ class _Contest:
 
     def _auto(self, label: str, options: Mapping[str, Any]) -> _Ended:
         """`minimize` as it is, for each start and, where chance had a part in it, each seed."""
-        ground = self.ground
+        ground, first = self.ground, time.perf_counter()
         trials, histories = [], []
         for start, row in enumerate(ground.start):
             for number in range(self.seeds):
-                began = time.perf_counter()
+                began, left = time.perf_counter(), self._seconds_left(first)
+                if left == 0.0 and number > 0:
+                    break
                 result = ground.minimize(
                     row,
+                    tol=ground.tol,
+                    gamma=ground.given_gamma,
                     budget=self.budget,
                     max_steps=self.max_steps,
-                    max_seconds=self.max_seconds,
+                    max_seconds=None if left is None else max(left, 1e-9),
                     seed=replica_seed(ground.seed, number),
                     **options,
                 )
                 seconds = time.perf_counter() - began
                 x = torch.as_tensor(result.x)
-                verdict = ground.judge(x if ground.box is None else ground.box.to_search(x))
+                norm = ground.gradient_norm(x, torch.as_tensor(result.jac))
+                verdict = _Verdict(result.kind, norm, result.lambda_min)
+                if result.kind is Kind.UNDECIDED:  # its budget did not pay for a judgment
+                    verdict = ground.judge(x, start, self._seconds_left(first))
                 trials.append(
                     Trial(
                         method=label,
@@ -668,7 +864,7 @@ class _Watch:
     ) -> None:
         self.land, self.meter, self.is_last = land, meter, is_last
         free = land.oracle.free()
-        self.free, self.budget = free, contest.budget
+        self.free, self.budget, self.ground = free, contest.budget, contest.ground
         self.top = free.value(land.start) + _ABOVE * contest.ground.around.fall
         self.is_off = False
 
@@ -685,7 +881,12 @@ class _Watch:
         return float((~(values <= self.top)).double().mean()) > 0.5
 
     def has_run_off(self, result: Run) -> bool:
-        lost = [stop is Stop.NON_FINITE for stop in result.stops]
+        rows = zip(self.land.to_user(result.x), result.values.tolist(), strict=True)
+        each = len(result.stops) // len(self.ground.start)
+        lost = [
+            stop is Stop.NON_FINITE and not self.ground.runs_away(x, value, r // each)
+            for r, (stop, (x, value)) in enumerate(zip(result.stops, rows, strict=True))
+        ]
         return self.is_off or self._is_above(result.values) or sum(lost) > len(lost) / 2
 
 
@@ -759,7 +960,9 @@ def _comparison(ended: list[_Ended], labels: list[str], contest: _Contest) -> Co
     ground = contest.ground
     notes = {e.label: e.note for e in ended if e.note}
     return Comparison(
-        trials=tuple(replace(t, gap=t.f - best) for e in ended for t in e.trials),
+        trials=tuple(
+            replace(t, gap=0.0 if t.f == best else t.f - best) for e in ended for t in e.trials
+        ),
         best=best,
         budget=contest.budget,
         eps=ground.eps,
@@ -774,6 +977,12 @@ def _comparison(ended: list[_Ended], labels: list[str], contest: _Contest) -> Co
 def _median(numbers: Iterable[float]) -> float:
     known = [n for n in numbers if not math.isnan(n)]
     return float(np.median(known)) if known else math.nan
+
+
+def _most_frequent(kinds: Iterable[Kind]) -> Kind:
+    """Of several as frequent, the first as Kind lists them."""
+    found = list(kinds)
+    return max(Kind, key=found.count)
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -179,6 +181,10 @@ def test_a_failing_method_is_a_row_and_the_others_go_on() -> None:
     assert {t.method for t in result.trials} == {"gd", "failing", "agld"}
     assert result.rows[1]["kind"] == "FAILED"
     assert "failing failed" in " ".join(str(result).split())
+    assert "too far" not in result.table()
+    assert len(result.failures) == 1
+    assert {trial.kind.name for trial in result.trials}  # of failed ones, too
+    assert failed.kind is Kind.UNDECIDED
     result.plot()
 
 
@@ -222,8 +228,24 @@ def test_methods_may_be_names_objects_pairs_and_labels() -> None:
         ({"methods": [("gd", {"mu": 1.0})]}, TypeError, "'mu'"),
         ({"methods": [3]}, TypeError, "methods=3"),
         ({"methods": []}, ValueError, "at least one"),
+        ({"methods": [("adam", 0.1)]}, TypeError, "0.1"),
+        ({"methods": [("adam",)]}, TypeError, "adam"),
+        ({"methods": [(method("gd"), {"lr": 0.1})]}, TypeError, "pair"),
+        ({"methods": [("auto", {"lr": 1})]}, TypeError, "'lr'"),
         ({"budget": 0.0}, ValueError, "budget=0"),
+        ({"budget": "many"}, ValueError, "budget='many'"),
+        ({"budget": math.nan}, ValueError, "budget=nan"),
         ({"seeds": 0}, ValueError, "seeds=0"),
+        ({"seeds": 2.5}, ValueError, "seeds=2.5"),
+        ({"seeds": True}, ValueError, "seeds=True"),
+        ({"seed": -1}, ValueError, "seed=-1"),
+        ({"seed": 0.5}, ValueError, "seed=0.5"),
+        ({"seed": None}, ValueError, "seed=None"),
+        ({"starts": 0}, ValueError, "starts=0"),
+        ({"starts": 1.5}, ValueError, "starts=1.5"),
+        ({"max_steps": -1}, ValueError, "max_steps=-1"),
+        ({"max_seconds": 0}, ValueError, "max_seconds=0"),
+        ({"gamma": "1"}, ValueError, "gamma='1'"),
         ({"tol": -1.0}, ValueError, "tol=-1"),
         ({"x0": [math.nan, 0.0]}, ValueError, "NaN"),
         ({"fun": 3}, TypeError, "fun=3"),
@@ -423,3 +445,160 @@ def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert "keyboard" in result.of("interrupted")[0].stop
     assert "interrupted" in result.of("gd")[0].stop
     assert result.of("gd")[0].has_failed
+
+
+@pytest.mark.parametrize(
+    ("start", "bounds"),
+    [
+        ([0.3, 0.4], [(-2, 0.5), (-2, 2)]),
+        ([0.5, 0.4], [(-2, 0.5), (-2, 2)]),
+        ([-1.2, 1.0], [(-2, 0.5), (None, None)]),
+    ],
+)
+def test_at_a_bound_auto_says_what_minimize_says(start: list[float], bounds: Any) -> None:
+    x0 = torch.tensor(start)
+    result = compare(valley, x0, ["auto", "lbfgs", "gd"], bounds=bounds, budget=300, seeds=1)
+    alone = asgld.minimize(valley, x0, bounds=bounds, budget=300, seed=0)
+    (auto,), (lbfgs,) = result.of("auto"), result.of("lbfgs")
+    assert auto.kind is lbfgs.kind is alone.kind is Kind.MINIMUM
+    assert auto.f == pytest.approx(alone.fun)
+    for trial in result.trials:
+        assert math.isfinite(trial.gradient_norm)
+    assert auto.gradient_norm < 1e-5
+
+
+@pytest.mark.parametrize("decades", [5, 6])
+def test_a_steep_start_cuts_no_method_off(decades: int) -> None:
+    """Curvatures over many decades: the gradient at the start says nothing of those later on."""
+    weights = torch.logspace(0, decades, 6, dtype=torch.float64)
+
+    def f(x: Tensor) -> Tensor:
+        return (weights * x**2).sum() / 2 + (x**4).sum() / 4
+
+    result = compare(f, torch.ones(6).double(), ["auto", "lbfgs", "gd"], seeds=1)
+    for label in ("auto", "lbfgs"):
+        (trial,) = result.of(label)
+        assert trial.kind is Kind.MINIMUM
+        assert trial.f < 1e-6
+    (slow,) = result.of("gd")
+    assert slow.f > 1.0
+    assert slow.kind is Kind.NOT_STATIONARY
+    assert slow.cost == result.budget
+
+
+def test_a_minimum_is_one_within_the_tolerances() -> None:
+    """Whatever is called a minimum: the true one is at 1e-3 of x's way, 1e-5 of the fall."""
+    weights = torch.logspace(0, 3, 4, dtype=torch.float64)
+
+    def f(x: Tensor) -> Tensor:
+        return (weights * x**2).sum() / 2
+
+    first = float(f(torch.ones(4).double()))
+    kinds = set()
+    for budget in (20, 100, 1000, 8000):
+        result = compare(f, torch.ones(4).double(), ["gd", "adam"], budget=budget)
+        for trial in result.trials:
+            kinds.add(trial.kind)
+            if trial.kind is Kind.MINIMUM:
+                assert trial.f <= 1.1e-5 * first
+                assert float(trial.x.norm()) <= 1.1e-3 * 2.0
+    assert kinds == {Kind.MINIMUM, Kind.NOT_STATIONARY}
+
+
+def test_an_absolute_tolerance_stays_one() -> None:
+    result = compare(lambda x: (x**2).sum() / 2, ZERO + 1.0, [("gd", {"lr": 0.01})], tol=0.1)
+    (trial,) = result.trials
+    assert 0.05 < trial.gradient_norm <= 0.1
+
+
+def test_kinks_stop_no_method_and_cost_few_calls() -> None:
+    calls = []
+
+    def f(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x.abs().sum()
+
+    result = compare(f, torch.ones(3).double(), "lbfgs", seeds=1, budget=10)
+    assert result.trials[0].cost > 5.0
+    assert len(calls) < 700
+    calls.clear()
+    result = compare(f, torch.ones(3).double(), "gd", seeds=1, budget=10)
+    assert result.trials[0].steps == 10
+    assert result.trials[0].kind is Kind.NOT_STATIONARY
+    assert len(calls) < 700
+
+
+def test_the_time_limit_covers_measuring() -> None:
+    calls = []
+
+    def slow(x: Tensor) -> Tensor:
+        calls.append(1)
+        time.sleep(2e-3)
+        return valley(x)
+
+    compare(slow, START, "gd", max_seconds=1e-3)
+    assert len(calls) < 120
+
+
+def test_a_start_at_the_minimum_is_told_as_such() -> None:
+    result = compare(lambda x: ((x - 1 / 3) ** 2).sum(), ZERO + 1 / 3, seeds=2, budget=50)
+    assert {trial.kind for trial in result.trials} == {Kind.MINIMUM}
+
+
+@pytest.mark.parametrize(
+    ("f", "methods"),
+    [
+        (lambda x: (x**4).sum(), [("gd", {"lr": 10.0}), ("gd", {"lr": 0.6}), "lbfgs"]),
+        (lambda x: -(x**4).sum(), ["auto", "gd"]),
+        (lambda x: -torch.exp(x).sum(), ["auto", "gd"]),
+        (lambda x: 0.0 * x.sum() + 3.0, ["auto", "gd"]),
+    ],
+)
+def test_figures_of_what_diverges_or_stays(f: Any, methods: list[Any]) -> None:
+    pytest.importorskip("matplotlib")
+    figure = compare(f, ZERO + 1.0, methods, seeds=1, budget=100).plot()
+    figure.savefig(io.BytesIO())
+    for line in figure.axes[0].get_lines():
+        assert np.isfinite(line.get_ydata()).all()
+    low, high = figure.axes[0].get_ylim()
+    assert math.isfinite(high)
+    assert low < high
+
+
+def test_no_legend_is_cut_off() -> None:
+    pytest.importorskip("matplotlib")
+    named = {f"number {i}": ("gd", {"lr": 1e-3 * (i + 1)}) for i in range(24)}
+    figure = compare(saddle, START, named, seeds=1, budget=10).plot()
+    figure.savefig(io.BytesIO())
+    extent = figure.legends[0].get_window_extent()
+    assert extent.y0 >= 0.0
+    assert extent.y1 <= figure.bbox.y1 + 1.0
+    assert extent.x1 <= figure.bbox.x1 + 1.0
+
+
+def test_the_table_says_the_most_frequent_kind(found: Comparison) -> None:
+    words = {line.split()[0]: line.split()[1] for line in found.table().splitlines()}
+    assert words["agld"] == "minimum"
+    assert words["gd"] == "saddle"
+    flat = compare(lambda x: (x[0] * x[1] - 1) ** 2, ZERO + 2.0, ["lbfgs", "gd"], seeds=1)
+    assert {trial.kind for trial in flat.trials} == {Kind.DEGENERATE}
+    ring = compare(lambda x: (x.square().sum() - 1) ** 2, ZERO, "agld", seeds=3)
+    assert {trial.kind for trial in ring.trials} == {Kind.DEGENERATE}
+    words = {line.split()[0]: line.split()[1] for line in flat.table().splitlines()}
+    assert words["lbfgs"] == words["gd"] == "degenerate"
+
+
+def test_where_f_is_unbounded_it_is_said_and_the_lowest_comes_first() -> None:
+    names = ["adam", "auto", "gd", "agld", "lbfgs"]
+    for f in (lambda x: -(x**4).sum(), lambda x: -(x**2).sum(), lambda x: -torch.exp(x).sum()):
+        result = compare(f, ZERO + 1.0, names, seeds=1, budget=600)
+        assert not any(trial.has_failed for trial in result.trials)
+        ends = [result.of(label)[0] for label in result.methods]
+        assert [t.f for t in ends] == sorted(t.f for t in ends)
+        assert ends[0].kind is result.of("auto")[0].kind is Kind.UNBOUNDED
+        assert "scales" in result.notes
+
+
+def test_an_unknown_label_is_refused(found: Comparison) -> None:
+    with pytest.raises(KeyError, match="cubic-newton"):
+        found.of("nope")

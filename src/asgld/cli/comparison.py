@@ -77,6 +77,8 @@ def compare(
             raise ValueError("need --fun file.py:name with --x0, or --problem")
         check_figure(figure)
         check_file(out, "--out")
+        if out is not None and out.suffix.lower() != ".csv":
+            raise ValueError(f"--out={str(out)!r}: need a name that ends in .csv")
         found = run_compare(
             read_function(fun),
             read_start(x0),
@@ -95,22 +97,21 @@ def compare(
     except RuntimeError as error:  # the user's function raised
         fail(error, status=1)
     shown = console()
-    shown.print(str(found), soft_wrap=True)
+    shown.print(found.table(), soft_wrap=True)
     if out is not None:
         write_text(out, as_csv(found.rows))
         shown.print(f"table: {out}", soft_wrap=True)
     if figure is not None:
         write_bytes(figure, as_bytes(found.plot(), figure.suffix.lower()[1:]))
         shown.print(f"figure: {figure}", soft_wrap=True)
-    failed = [trial for trial in found.trials if trial.has_failed]
-    for trial in failed:
-        say_error(f"asgld: {trial.method} failed: {trial.stop}")
-    if failed:
+    for reason in found.failures:
+        say_error(f"asgld: {reason}")
+    if found.failures:
         raise typer.Exit(1)
 
 
 def _methods(names: str, settings: list[str]) -> dict[str, Any]:
-    """Label -> name and options."""
+    """Label -> name and options; a name that comes again is numbered."""
     chosen = (
         ["auto", *method_names()]
         if names.strip() == "all"
@@ -125,4 +126,8 @@ def _methods(names: str, settings: list[str]) -> dict[str, Any]:
         options[name][option] = value
     for name, mine in options.items():
         check_method(name, mine)
-    return {name: (name, mine) for name, mine in options.items()}
+    labeled = {}
+    for number, name in enumerate(chosen):
+        copies = chosen[:number].count(name)
+        labeled[f"{name} #{copies + 1}" if copies else name] = (name, options[name])
+    return labeled

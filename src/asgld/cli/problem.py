@@ -52,9 +52,14 @@ def minimize(
         str | None, typer.Option(help=f"auto, the default, or one of: {', '.join(method_names())}.")
     ] = None,
     start: Annotated[
-        str, typer.Option(help="Of a problem: 'random', or 'saddle': exactly at a known saddle.")
-    ] = "saddle",
-    saddle: Annotated[int, typer.Option(help="Which saddle, with --start saddle.")] = 0,
+        str | None,
+        typer.Option(
+            help="Of a problem: 'saddle', the default: exactly at a known saddle; or 'random'."
+        ),
+    ] = None,
+    saddle: Annotated[
+        int | None, typer.Option(help="Which saddle, with --start saddle; by default 0.")
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="key=value, of the problem or the method; repeatable."),
@@ -83,7 +88,10 @@ def minimize(
         options = dict(key_value(text) for text in option or [])
         subject, point, theirs = _subject(problem, fun, x0, start, saddle, replicas, seed, options)
         ours = {k: v for k, v in options.items() if k not in theirs}
-        check_method(_DEFAULT if method is None else method, ours)
+        try:
+            check_method(_DEFAULT if method is None else method, ours)
+        except TypeError as error:
+            raise TypeError(f"{error}{_known_to(problem, theirs)}") from error
         if fun is None and (jac or bounds):
             raise ValueError("--jac and --bounds belong to --fun")
         result = run_minimize(
@@ -120,19 +128,24 @@ def _subject(
     problem: str | None,
     fun: str | None,
     x0: str | None,
-    start: str,
-    saddle: int,
+    start: str | None,
+    saddle: int | None,
     replicas: int,
     seed: int,
     options: dict[str, Any],
 ) -> tuple[Any, Any, set[str]]:
     """What is minimized, from where, and which of the options are its own."""
-    if (problem is None) == (fun is None):
+    if problem is not None and fun is not None:
+        raise ValueError(f"both the problem {problem!r} and --fun={fun!r} are given: need one")
+    if problem is None and fun is None:
         raise ValueError("need a problem, or --fun file.py:name with --x0")
     if problem is None:
         assert fun is not None
         if x0 is None:
             raise ValueError("--fun needs --x0, a start")
+        for name, value in (("--start", start), ("--saddle", saddle)):
+            if value is not None:
+                raise ValueError(f"{name}={value!r} belongs to a problem: --fun has --x0")
         return read_function(fun), read_start(x0), set()
     if x0 is not None:
         raise ValueError("--x0 belongs to --fun; a problem has --start")
@@ -140,11 +153,21 @@ def _subject(
     mine = {name: value for name, value in options.items() if name in known}
     check_numbers(mine, _annotations(PROBLEMS[problem]))
     built = make_problem(problem, **mine)
-    return built, _start(built, start, saddle, replicas, seed), set(known)
+    if start == "random" and saddle is not None:
+        raise ValueError(f"--saddle={saddle}: need --start saddle, not random")
+    return built, _start(built, start or "saddle", saddle or 0, replicas, seed), set(known)
+
+
+def _known_to(problem: str | None, options: set[str]) -> str:
+    if problem is None:
+        return ""
+    return f"; problem {problem!r} has {', '.join(sorted(options)) or 'no options'}"
 
 
 def check_method(name: str, options: dict[str, Any]) -> None:
-    """Refuse an unknown method and text where its options are numbers."""
+    """Refuse an unknown method, its unknown options, and text where these are numbers."""
+    if name == _DEFAULT and options:
+        raise TypeError(f"unknown option {min(options)!r}: method {name!r} takes none")
     if name in METHODS:
         made = make_method(name)
         check_numbers(options, {**getattr(made, "knobs", {}), **_annotations(type(made))})

@@ -21,6 +21,7 @@ dozen calls. :func:`measure_scales` also descends for a while, uncounted, and so
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -47,6 +48,9 @@ _DISTANCE = 1e-2
 # The descent of `measure_surroundings`; where on it the Hessian is looked at, in parts of it; and
 # the least change of the Hessian over its length, in units of M.
 _PROBE_STEPS = 50
+# It may not evaluate f more often than this, all starts together, nor go so many times as far as
+# the start is from the origin: f has no minimum there.
+_PROBE_CALLS, _RUNAWAY = 200, 1e8
 _LOOKS = (0.1, 0.3, 1.0)
 _LEAST_CHANGE = 0.1
 # A point may still promise a relative decrease of f by this much and count as stationary.
@@ -152,7 +156,13 @@ def as_surroundings(scales: StartScales | Surroundings, dim: int) -> Surrounding
 
 
 def measure_surroundings(
-    oracle: Oracle, x0: Tensor, scales: StartScales, *, tol: float | None = None, seed: int = 0
+    oracle: Oracle,
+    x0: Tensor,
+    scales: StartScales,
+    *,
+    tol: float | None = None,
+    seed: int = 0,
+    max_seconds: float | None = None,
 ) -> Surroundings:
     """Look around the start points, (R, d), by a kick and a short descent; nothing is counted.
 
@@ -161,7 +171,10 @@ def measure_surroundings(
     which a step of length 1/M promises a relative decrease of 10^-8.
     """
     free = oracle.free()
-    found = [_descend(free, row, scales.curvature, seed) for row in torch.unique(x0, dim=0)]
+    rows = torch.unique(x0, dim=0)
+    most = max(_PROBE_CALLS // len(rows), 10)
+    end = math.inf if max_seconds is None else time.perf_counter() + max_seconds
+    found = [_descend(free, row, scales.curvature, seed, most, end) for row in rows]
     curvature, square, change = (max(values) for values in list(zip(*found, strict=True))[:3])
     fall, length = (
         sorted(values)[len(found) // 2] for values in list(zip(*found, strict=True))[3:]
@@ -185,7 +198,7 @@ def _tolerances(
 
 
 def _descend(
-    free: Oracle, x: Tensor, curvature: float, seed: int
+    free: Oracle, x: Tensor, curvature: float, seed: int, most: int, end: float
 ) -> tuple[float, float, float, float, float]:
     """Descend from x, (d,): largest curvature, squared gradient and change of the Hessian; fall
     and length. A step is twice as long as the last one, or as short as f demands.
@@ -200,15 +213,16 @@ def _descend(
     step, path, squares = 1.0 / curvature, [point], [float((grad * grad).max())]
     for _ in range(_PROBE_STEPS):
         slope = float(grad @ grad)
-        for _ in range(_MAX_DOUBLINGS):
+        for _ in range(min(_MAX_DOUBLINGS, most)):
             trial = point - step * grad
-            lower = float(free.value(trial))
-            if lower <= value - 0.25 * step * slope:
+            lower, most = float(free.value(trial)), most - 1
+            is_tamed = float(torch.linalg.vector_norm(trial - x)) <= _RUNAWAY * size
+            if is_tamed and -math.inf < lower <= value - 0.25 * step * slope:
                 break
             step /= 2
         else:
             break
-        if not lower < value:
+        if not lower < value or time.perf_counter() > end:
             break
         bend = free.grad(trial) - grad
         length = float(torch.linalg.vector_norm(trial - point))

@@ -83,7 +83,12 @@ def test_minimize_reads_starts_gradients_and_bounds_and_writes_x(invoke: Invoke)
     ("words", "message"),
     [
         (("minimize",), "--fun"),
-        (("minimize", "octopus", "--fun", "mine.py:saddle"), "--fun"),
+        (("minimize", "octopus", "--fun", "mine.py:saddle"), "both"),
+        (("minimize", "--fun", "mine.py:saddle", "--x0", "1,2", "--start", "random"), "--start"),
+        (("minimize", "--fun", "mine.py:saddle", "--x0", "1,2", "--saddle", "0"), "--saddle"),
+        (("minimize", "octopus", "--start", "random", "--saddle", "1"), "--saddle"),
+        (("minimize", "octopus", "-o", "dims=3"), "dim,"),
+        (("minimize", "octopus", "-o", "dims=3", "--method", "agld"), "dim,"),
         (("minimize", "octopus", "--x0", "1,2"), "--x0"),
         (("minimize", "octopus", "--bounds", "(0, 1)"), "--bounds"),
         (("minimize", "octopus", "--method", "adamw"), "'adamw'"),
@@ -112,6 +117,7 @@ def test_minimize_reads_starts_gradients_and_bounds_and_writes_x(invoke: Invoke)
         (("compare", "--fun", "mine.py:bowl", "--x0", "1,2", "--budget", "0"), "budget=0"),
         (("compare", "--fun", "mine.py:bowl", "--x0", "1,2", "--figure", "a.jpg"), "a.jpg"),
         (("compare", "--fun", "mine.py:bowl", "--x0", "1,2", "--out", "no/a.csv"), "'no'"),
+        (("compare", "--fun", "mine.py:bowl", "--x0", "1,2", "--out", "a.txt"), ".csv"),
     ],
 )
 def test_nonsense_is_one_line_before_the_run(
@@ -145,4 +151,16 @@ def test_compare_has_status_one_where_a_method_failed(invoke: Invoke) -> None:
     shown = invoke("compare", "--fun", "mine.py:narrow", "--x0", "0", "--methods", "gd,lbfgs")
     assert shown.exit_code == 1
     assert all("outside" in line for line in shown.stderr.strip().splitlines())
+    assert shown.output.count("gd failed") == shown.stderr.count("gd failed") == 1
+
+
+def test_a_method_named_twice_runs_twice(invoke: Invoke) -> None:
+    common = ("compare", "--fun", "mine.py:bowl", "--x0", "0,0", "--methods", "gd,lbfgs,gd")
+    assert invoke(*common, "--set", "gd.lr=0.1", "--out", "rows.csv").exit_code == 0
+    with open("rows.csv") as file:
+        assert [row["method"] for row in csv.DictReader(file)] == ["gd", "lbfgs", "gd #2"]
+
+
+def test_compare_has_a_row_where_a_method_failed(invoke: Invoke) -> None:
+    shown = invoke("compare", "--fun", "mine.py:narrow", "--x0", "0", "--methods", "gd")
     assert "gd" in shown.stdout
