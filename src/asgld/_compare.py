@@ -611,7 +611,7 @@ class _Ground:
         """By `classify`; coordinates that a bound holds stay where they are."""
         source: Any = self.function
         if self.box is not None:
-            is_held = self.land.held(x, grad, scale, self.tol)
+            is_held = self.land.held(x, grad, scale, max(fall, 1e-300), self.tol)
             if bool(is_held.all()):
                 norm = self.gradient_norm(x, grad)
                 is_small = self.tol is None or norm <= self.tol

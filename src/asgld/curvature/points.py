@@ -109,8 +109,8 @@ def classify(
     if eps is None or gamma is None:
         given = None if scale is None else torch.as_tensor(scale).to(around.x)
         if given is not None:
-            is_right = given.numel() in (1, around.dim) and bool((given > 0).all())
-            require(is_right, "scale", scale, "positive numbers, one or as many as x has")
+            is_right = given.numel() in (1, around.dim) and bool((given >= 0).all())
+            require(is_right, "scale", scale, "numbers of at least 0, one or as many as x has")
             given = given.reshape(-1).expand(around.dim)
         point = judge_relative(around, effort, scale=given, fall=fall, eps=eps, num_rays=num_rays)
         if gamma is None or point.kind is Kind.NOT_STATIONARY:
