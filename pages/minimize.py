@@ -31,6 +31,9 @@ def values() -> Values:
     starts = [row for row in rows if row["part"] == "starts"]
     saddles = [row for row in rows if row["part"] == "saddles"]
     numbers["minimize.functions"] = str(len({row["function"] for row in starts}))
+    ends = Counter(row["truth"] for row in saddles if row["method"] == "asgld")
+    numbers["minimize.left-flat"] = f"{100 * ends['flat'] / sum(ends.values()):.1f}"
+    numbers["minimize.stayed"] = str(ends["saddle"])
     numbers["minimize.saddles"] = str(sum(row["method"] == "asgld" for row in saddles))
     return Values(numbers, {"minimize.verdicts": _verdicts(starts, saddles)})
 
