@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asgld._minimization import Landscape
+from asgld._minimization import Landscape, runs_away
 from asgld._minimize import minimize
 from asgld._result import Result
 from asgld.curvature.kinds import Kind, Point
@@ -67,8 +67,6 @@ _TINY = 1e-8
 _NEAR, _VISIBLE = 1e-3, 1e-5
 # Gradient-equivalents of that descent, which no method pays.
 _REST_BUDGET = 200.0
-# Where x or f got so many times as far as they were at the start, f has no minimum.
-_RUNAWAY = 1e8
 # A descent this far, in units of the start, measures nothing.
 _FAR = 1e6
 # The figure shows nothing higher above the best, in units of the largest fall.
@@ -582,7 +580,7 @@ class _Ground:
             kind, lowest, direction = point.kind, point.lambda_min, point.direction
         except (ValueError, RuntimeError, ArithmeticError):  # a derivative that is not finite, say
             kind, direction = Kind.UNDECIDED, None
-        if kind is not Kind.MINIMUM and self.runs_away(x, value, start):
+        if kind is not Kind.MINIMUM and runs_away(x, value, begin, first):
             kind = Kind.UNBOUNDED
         # Beside a valley f may look like a bowl, and at its bottom it is none.
         is_open = kind in _OPEN and not (kind is Kind.MINIMUM and norm == 0.0)
@@ -607,6 +605,9 @@ class _Ground:
         is_flat = rested.kind is Kind.DEGENERATE and rested.point.direction is None
         return _Verdict(rested.kind, norm, lowest, rested.kind is Kind.MINIMUM or is_flat)
 
+    def has_run_away(self, x: Tensor, value: float, start: int) -> bool:
+        return runs_away(x, value, self.start[start], float(self.values[start]))
+
     def _classified(self, x: Tensor, grad: Tensor, scale: Tensor, fall: float) -> Point:
         """By `classify`; coordinates that a bound holds stay where they are."""
         source: Any = self.function
@@ -624,14 +625,6 @@ class _Ground:
             source, x, eps=self.tol, gamma=self.given_gamma, scale=scale, fall=fall,
             seed=self.seed,
         )  # fmt: skip
-
-    def runs_away(self, x: Tensor, value: float, start: int) -> bool:
-        """Whether f fell without end on the way to a point, as `minimize` says it."""
-        first, size = abs(float(self.values[start])), float(self.start[start].norm())
-        is_far = float(torch.linalg.vector_norm(x)) > _RUNAWAY * max(size, 1.0)
-        return (is_far and value < float(self.values[start])) or value < -(_RUNAWAY**2) * (
-            1.0 + first
-        )
 
 
 class _Shrunk:
@@ -884,7 +877,7 @@ class _Watch:
         rows = zip(self.land.to_user(result.x), result.values.tolist(), strict=True)
         each = len(result.stops) // len(self.ground.start)
         lost = [
-            stop is Stop.NON_FINITE and not self.ground.runs_away(x, value, r // each)
+            stop is Stop.NON_FINITE and not self.ground.has_run_away(x, value, r // each)
             for r, (stop, (x, value)) in enumerate(zip(result.stops, rows, strict=True))
         ]
         return self.is_off or self._is_above(result.values) or sum(lost) > len(lost) / 2

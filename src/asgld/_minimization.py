@@ -524,8 +524,10 @@ class Minimization:
             norm = float(self.runs[-1].grad_norms[self.best])
             self.point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, f"no judgment: {reason}")
         point = self.point
-        if point.kind is not Kind.MINIMUM and self._runs_away():
-            text = f"f fell to {before:.3g} at |x| = {self._length():.3g}, and goes on falling"
+        x, x0 = (self.land.to_user(z[self.best]) for z in (self.z, self.land.start))
+        is_lost = runs_away(x, before, x0, float(self.start_values[self.best]))
+        if point.kind is not Kind.MINIMUM and is_lost:
+            text = f"f fell to {before:.3g} at |x| = {float(x.norm()):.3g}, and goes on falling"
             self.point = replace(point, kind=Kind.UNBOUNDED, summary=text)
         self._note("judgment", "curvature", 0, before, spent, self.point.kind.name)
 
@@ -600,21 +602,10 @@ class Minimization:
                 return max(recent, _WHOLE_PART * whole) if is_known else whole
         return whole
 
-    def _length(self) -> float:
-        return float(torch.linalg.vector_norm(self.land.to_user(self.z[self.best])))
-
-    def _runs_away(self) -> bool:
-        if not self.values[self.best] < self.start_values[self.best]:
-            return False
-        start = float(torch.linalg.vector_norm(self.land.to_user(self.land.start[self.best])))
-        return self._length() > _RUNAWAY * max(start, 1.0) or float(self.values[self.best]) < -(
-            _RUNAWAY**2
-        ) * (1.0 + abs(float(self.start_values[self.best])))
-
     def _descend_on(self, rests: list[float]) -> bool:
         """Go on where the descent stopped too early; return whether there is something to judge."""
         if self.runs[-1].stop is Stop.MAX_STEPS:  # of its stretch
-            rest = _RESTS[0] if len(rests) == len(_RESTS) - 1 else _RESTS[-1 - len(rests)]
+            rest = _RESTS[-1 - len(rests)]
         elif rests and self.tol is None:
             rest = rests.pop(0)
         else:
@@ -633,8 +624,7 @@ class Minimization:
             return self._try(self._kick(point.direction, point.distance), "escape")
         if point.kind is not Kind.DEGENERATE or not self._is_plateau():
             return False
-        scale = self._scale()
-        scale = torch.where(scale > 0, scale, scale.max() if bool(scale.max() > 0) else 1.0)
+        scale = self._kick_scale()
         for number, size in enumerate(_PLATEAU_NOISES):
             z = self.z.clone()
             noise = normals(self.seed, number, z[self.best], stream=_NOISE_STREAM)
@@ -642,6 +632,11 @@ class Minimization:
             if self._try(z, "escape"):
                 return True
         return False
+
+    def _kick_scale(self) -> Tensor:
+        """The scale of the coordinates; the largest, or 1, for those that have none."""
+        scale = self._scale()
+        return torch.where(scale > 0, scale, scale.max() if bool(scale.max() > 0) else 1.0)
 
     def _is_plateau(self) -> bool:
         """Noise is spent where most directions are flat; else the point is in a valley's bottom."""
@@ -669,9 +664,8 @@ class Minimization:
         door = self.land.door(best)
         base, top = float(self.values[best]), distance
         if top is None:
-            scale = self._scale()
-            scale = torch.where(scale > 0, scale, scale.max() if bool(scale.max() > 0) else 1.0)
-            top = 0.1 / max(float(torch.linalg.vector_norm(direction / scale)), 1e-300)
+            length = float(torch.linalg.vector_norm(direction / self._kick_scale()))
+            top = 0.1 / max(length, 1e-300)
         found, lowest = top * direction, math.inf
         for side in (1.0, -1.0):
             length, last = top, math.inf
@@ -804,6 +798,13 @@ class Minimization:
                 f"{phase.before:.6g} to {phase.after:.6g}, {phase.message.rstrip('.')}."
             )
         return " ".join(parts)
+
+
+def runs_away(x: Tensor, value: float, x0: Tensor, value0: float) -> bool:
+    """Whether f fell without end on the way from x0 to x."""
+    is_far = float(x.norm()) > _RUNAWAY * max(float(x0.norm()), 1.0)
+    is_deep = value < -(_RUNAWAY**2) * (1.0 + abs(value0))
+    return value < value0 and (is_far or is_deep)
 
 
 def _joined(parts: list[History], land: Landscape) -> History:

@@ -130,6 +130,29 @@ def test_minima_are_as_precise_as_rounding_allows() -> None:
     torch.testing.assert_close(fitted.x, again.x, atol=1e-12, rtol=0)
 
 
+def test_a_network_for_exclusive_or_succeeds_only_where_all_curvatures_are_positive() -> None:
+    inputs = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
+    targets = vector(0, 1, 1, 0)
+
+    def loss(w: Tensor) -> Tensor:  # two hidden units, see Jamil and Yang (2013), "XOR"
+        hidden = torch.sigmoid(inputs @ w[:4].reshape(2, 2) + w[4:6])
+        return ((torch.sigmoid(hidden @ w[6:8] + w[8]) - targets) ** 2).sum()
+
+    ends = []
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        start = 4 * torch.rand(9, generator=generator, dtype=torch.float64) - 2
+        result = minimize(loss, start, max_steps=2000)
+        assert result.fun <= float(loss(start))
+        if result.success:
+            lowest = torch.linalg.eigvalsh(torch.func.hessian(loss)(result.x))[0]
+            assert float(lowest) > 0
+            assert result.lambda_min == pytest.approx(float(lowest), rel=1e-3)
+        ends.append(result.fun)
+    # Its loss has no smallest value but 0, which lies at infinity.
+    assert min(ends) < 1e-6
+
+
 def test_autograd_products_are_believed_at_any_scale() -> None:
     s = 1e6
 
