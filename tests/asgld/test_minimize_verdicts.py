@@ -130,7 +130,7 @@ def test_minima_are_as_precise_as_rounding_allows() -> None:
     torch.testing.assert_close(fitted.x, again.x, atol=1e-12, rtol=0)
 
 
-def test_a_network_for_exclusive_or_succeeds_only_where_all_curvatures_are_positive() -> None:
+def test_a_network_for_exclusive_or_has_no_minimum_where_it_saturates() -> None:
     inputs = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]], dtype=torch.float64)
     targets = vector(0, 1, 1, 0)
 
@@ -144,12 +144,10 @@ def test_a_network_for_exclusive_or_succeeds_only_where_all_curvatures_are_posit
         start = 4 * torch.rand(9, generator=generator, dtype=torch.float64) - 2
         result = minimize(loss, start, max_steps=2000)
         assert result.fun <= float(loss(start))
-        if result.success:
-            lowest = torch.linalg.eigvalsh(torch.func.hessian(loss)(result.x))[0]
-            assert float(lowest) > 0
-            assert result.lambda_min == pytest.approx(float(lowest), rel=1e-3)
+        # The loss falls for ever, towards 0 at infinity, with curvatures of either sign around 0.
+        assert result.kind is not Kind.MINIMUM, str(result)
+        assert not result.success
         ends.append(result.fun)
-    # Its loss has no smallest value but 0, which lies at infinity.
     assert min(ends) < 1e-6
 
 
