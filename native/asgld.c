@@ -12,7 +12,7 @@
 typedef struct {
     void *param;
     const void *grad;
-    void *sum;
+    void *sum;      /* NULL where the step takes no power of D, and keeps no sum */
     void *momentum; /* in the working precision, or NULL without momentum */
     int64_t *step; /* steps taken so far; the call adds one */
     int64_t count;
@@ -36,7 +36,7 @@ enum { STAGE = 2048 }; /* elements per conversion; three buffers fit the L1 cach
 
 typedef struct {
     const options *o;
-    kernel *update;
+    kernel *update, *update_bare; /* with a sum and without */
     rule rule;
     rule64 rule64;
     power drift_power, noise_power;
@@ -71,6 +71,7 @@ static void plan_step(step_plan *p, const options *o) {
                          .grad_factor = o->grad_factor, .alpha = alpha, .beta = beta,
                          .drift_power = &p->drift_power64, .noise_power = &p->noise_power64};
     p->update = KERNEL_OF[alpha][beta];
+    p->update_bare = bare_kernel_of(beta);
     p->planned = NAN;
     p->is_wide = !isnan(o->decay) || !isnan(o->clip) || o->momentum != 0.0 || o->annealing != 0.0 ||
                  (has_noise && !isnan(o->noise_bound));
@@ -175,7 +176,7 @@ static void draw_normals(philox *given, float *z, int64_t count) {
 
 static int is_narrow(int type) { return type == BFLOAT16 || type == FLOAT16; }
 
-/* Store results in the dtypes of the tensors. */
+/* Store results in the dtypes of the tensors. A sum that is not there counts as float32. */
 static void store_stage(const step_plan *p, const tensor *t, float *param, float *sum,
                         int64_t at, int64_t count, uint64_t index, draw noise) {
     if (p->o->stochastic_rounding && (is_narrow(t->param_type) || is_narrow(t->sum_type))) {
@@ -186,7 +187,7 @@ static void store_stage(const step_plan *p, const tensor *t, float *param, float
         if (is_narrow(t->sum_type)) dither(t->sum_type, sum, words, count);
     }
     narrow(t->param_type, param, t->param, at, count);
-    narrow(t->sum_type, sum, t->sum, at, count);
+    if (t->sum) narrow(t->sum_type, sum, t->sum, at, count);
 }
 
 /* Update consecutive elements through float32 buffers, for other dtypes and scaled gradients. */
@@ -194,16 +195,17 @@ static void update_staged(const step_plan *p, const tensor *t, int64_t at,
                           int64_t count, uint64_t index, draw noise) {
     float param[STAGE], grad[STAGE], sum[STAGE];
     const float factor = (float)p->o->grad_factor;
+    kernel *update = t->sum ? p->update : p->update_bare;
     for (int64_t part; count > 0; at += part, index += (uint64_t)part, count -= part) {
         part = STAGE - (int64_t)(index % STAGE);
         part = part < count ? part : count;
         widen(t->param_type, t->param, at, param, part);
         widen(t->grad_type, t->grad, at, grad, part);
-        widen(t->sum_type, t->sum, at, sum, part);
+        if (t->sum) widen(t->sum_type, t->sum, at, sum, part);
         if (factor != 1.0f)
             for (int64_t i = 0; i < part; i++) grad[i] *= factor;
-        run r = {param, grad, sum, part, index, noise};
-        p->update(&p->rule, &r);
+        run r = {param, grad, t->sum ? sum : NULL, part, index, noise};
+        update(&p->rule, &r);
         store_stage(p, t, param, sum, at, part, index, noise);
     }
 }
@@ -224,7 +226,7 @@ static float *stage_of(int type, const void *from, int64_t at, float *copy, int6
 static void update_wide_staged(const step_plan *p, const tensor *t, int64_t at,
                                int64_t count, uint64_t index, draw noise) {
     float copy[4][WIDE_STAGE], z[WIDE_STAGE + BLOCK];
-    float *param, *grad, *sum, *momentum = NULL;
+    float *param, *grad, *sum = NULL, *momentum = NULL, *normals;
     const int has_noise = p->wide.beta != NO_NOISE, has_momentum = p->o->momentum != 0.0;
     philox x;
     philox_begin(&x, &noise, index);
@@ -234,10 +236,12 @@ static void update_wide_staged(const step_plan *p, const tensor *t, int64_t at,
         part = part < count ? part : count;
         param = stage_of(t->param_type, t->param, at, copy[0], part);
         grad = stage_of(t->grad_type, t->grad, at, copy[1], part);
-        sum = stage_of(t->sum_type, t->sum, at, copy[2], part);
+        if (t->sum) sum = stage_of(t->sum_type, t->sum, at, copy[2], part);
         if (has_momentum) momentum = stage_of(FLOAT32, t->momentum, at, copy[3], part);
         if (has_noise) draw_normals(&x, z, skip + part);
-        update_wide(&p->wide, param, grad, sum, momentum, has_noise ? z + skip : NULL, part);
+        normals = has_noise ? z + skip : NULL;
+        if (t->sum) update_wide(&p->wide, param, grad, sum, momentum, normals, part);
+        else update_wide_bare(&p->wide, param, grad, momentum, normals, part);
         if (has_momentum) narrow(FLOAT32, momentum, t->momentum, at, part);
         store_stage(p, t, param, sum, at, part, index, noise);
     }
@@ -258,16 +262,18 @@ static void update_part(step_plan *p, const tensor *t, int64_t at, int64_t end) 
         count = (uint64_t)count < room ? count : (int64_t)room;
         if (t->param_type == FLOAT64) {
             double *momentum = p->o->momentum != 0.0 ? (double *)t->momentum + at : NULL;
-            place64 place = {(double *)t->param + at, (const double *)t->grad + at,
-                             (double *)t->sum + at, momentum};
-            if (p->is_wide) update_wide64(&p->wide, place, count, index, &noise);
-            else update64(&p->rule64, place, count, index, &noise);
+            double *sum = t->sum ? (double *)t->sum + at : NULL;
+            place64 place = {(double *)t->param + at, (const double *)t->grad + at, sum, momentum};
+            if (p->is_wide && sum) update_wide64(&p->wide, place, count, index, &noise);
+            else if (p->is_wide) update_wide_bare64(&p->wide, place, count, index, &noise);
+            else if (sum) update64(&p->rule64, place, count, index, &noise);
+            else update_bare64(&p->rule64, place, count, index, &noise);
         } else if (p->is_wide) {
             update_wide_staged(p, t, at, count, index, noise);
         } else if (is_direct) {
-            run r = {(float *)t->param + at, (const float *)t->grad + at, (float *)t->sum + at,
-                     count, index, noise};
-            p->update(&p->rule, &r);
+            float *sum = t->sum ? (float *)t->sum + at : NULL;
+            run r = {(float *)t->param + at, (const float *)t->grad + at, sum, count, index, noise};
+            (sum ? p->update : p->update_bare)(&p->rule, &r);
         } else {
             update_staged(p, t, at, count, index, noise);
         }

@@ -1,5 +1,7 @@
 /* The step on float32: x - lr D^(-alpha/2) g + noise D^(-beta/2) z and S + g^2, in one pass.
  *
+ * `has_sum` is a constant like the kinds alpha and beta. Without a sum both factors are constant.
+ *
  * With noise an element takes some 50 dependent steps, many more than a processor can look ahead.
  * So the loop is pipelined by hand: while the first words of one block are multiplied, an earlier
  * block is in its last rounds, one before that in its logarithm, and the oldest is updated. An
@@ -29,7 +31,7 @@ typedef struct {
 typedef struct {
     float *param;
     const float *grad;
-    float *sum;
+    float *sum; /* or NULL */
     int64_t count;
     uint64_t index;
     draw noise;
@@ -85,10 +87,10 @@ typedef struct {
     int64_t whole_from, whole_to; /* the blocks that lie in the run as a whole */
 } frame;
 
-INLINE place place_of(const run *r, frame *f, int64_t j) {
+INLINE place place_of(int has_sum, const run *r, frame *f, int64_t j) {
     if (j >= f->whole_from && j < f->whole_to) {
         int64_t i = j * BLOCK - f->skip;
-        return (place){r->param + i, r->grad + i, r->sum + i};
+        return (place){r->param + i, r->grad + i, has_sum ? r->sum + i : NULL};
     }
     padded *p = j == 0 ? &f->head : j > 0 && j == f->blocks - 1 ? &f->tail : &f->unused;
     return (place){p->param, p->grad, p->sum};
@@ -101,11 +103,11 @@ static void copy_part(const run *r, const frame *f, padded *into, int64_t j, int
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (is_back) {
         memcpy(r->param + from, into->param + at, bytes);
-        memcpy(r->sum + from, into->sum + at, bytes);
+        if (r->sum) memcpy(r->sum + from, into->sum + at, bytes);
     } else {
         memcpy(into->param + at, r->param + from, bytes);
         memcpy(into->grad + at, r->grad + from, bytes);
-        memcpy(into->sum + at, r->sum + from, bytes);
+        if (r->sum) memcpy(into->sum + at, r->sum + from, bytes);
     }
 }
 
@@ -124,14 +126,15 @@ static void frame_begin(const run *r, frame *f) {
 }
 
 /* D and the factors of drift and noise, for one half of a block. */
-INLINE void metric_step(int step, int alpha, int beta, const rule *k, place at, int h,
+INLINE void metric_step(int step, int alpha, int beta, int has_sum, const rule *k, place at, int h,
                         float *history, half *w) {
-    if (step == 0) {
+    if (step == 0 && has_sum) {
         f32v sum = load(at.sum + h * LANES);
         w->grad = load(at.grad + h * LANES);
         w->d = sum + k->shift;
         store(at.sum + h * LANES, fma32(w->grad, w->grad, sum));
     }
+    if (step == 0 && !has_sum) w->grad = load(at.grad + h * LANES);
     if (alpha == GENERAL || beta == GENERAL) {
         if (step == 0) {
             w->is_special = any_above((u32v)w->d - k->range.low, k->range.span);
@@ -170,7 +173,7 @@ INLINE void final_step(int step, int alpha, int beta, const rule *k, place at, i
     }
 }
 
-INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
+INLINE void update_noisy(int alpha, int beta, int has_sum, const rule *given, const run *r) {
     const int is_general = alpha == GENERAL || beta == GENERAL;
     const int phases = is_general ? GENERAL_PHASES : SIMPLE_PHASES;
     const int depth = (NOISY_STEPS + phases - 1) / phases;
@@ -187,7 +190,8 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
     philox_begin(&x, &r->noise, r->index);
     for (int64_t j = 1 - depth; j < f.blocks; j++) {
         const int64_t early = j + depth - 1 - metric_at / phases;
-        place last = place_of(r, &f, j), first = early == j ? last : place_of(r, &f, early);
+        place last = place_of(has_sum, r, &f, j);
+        place first = early == j ? last : place_of(has_sum, r, &f, early);
         float *old = history[(uint64_t)j % HISTORY], *new = history[(uint64_t)early % HISTORY];
         const philox_key *key = opaque(&x.key);
         const coefficients *c = opaque(&COEFFICIENTS);
@@ -200,8 +204,8 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
                 if (step == philox_at) philox_enter(&x, b);
                 if (step >= philox_at && step < normal_at) philox_step(step - philox_at, key, b);
                 normal_step(step - normal_at, c, b);
-                metric_step(step - metric_at, alpha, beta, k, first, 0, new, low);
-                metric_step(step - metric_at, alpha, beta, k, first, 1, new, high);
+                metric_step(step - metric_at, alpha, beta, has_sum, k, first, 0, new, low);
+                metric_step(step - metric_at, alpha, beta, has_sum, k, first, 1, new, high);
                 final_step(step - final_at, alpha, beta, k, last, 0, old, b->z_low, low);
                 final_step(step - final_at, alpha, beta, k, last, 1, old, b->z_high, high);
             }
@@ -211,10 +215,11 @@ INLINE void update_noisy(int alpha, int beta, const rule *given, const run *r) {
 }
 
 /* Without noise nothing is drawn, and memory, not arithmetic, sets the pace. */
-INLINE void update_quiet(int alpha, const rule *given, place at, int64_t count) {
+INLINE void update_quiet(int alpha, int has_sum, const rule *given, place at, int64_t count) {
     const rule copy = *given, *k = &copy; /* no store into a tensor can alias it */
     UNROLL_BY_4 for (int64_t i = 0; i < count; i += LANES) {
-        f32v sum = load(at.sum + i), grad = load(at.grad + i), x = load(at.param + i);
+        f32v sum = has_sum ? load(at.sum + i) : splat(0.0f);
+        f32v grad = load(at.grad + i), x = load(at.param + i);
         f32v d = sum + k->shift, drift = d;
         if (alpha == GENERAL) {
             split parts;
@@ -231,30 +236,30 @@ INLINE void update_quiet(int alpha, const rule *given, place at, int64_t count) 
         }
         if (k->decays) x = x * k->keep;
         store(at.param + i, fnma32(drift, grad, x));
-        store(at.sum + i, fma32(grad, grad, sum));
+        if (has_sum) store(at.sum + i, fma32(grad, grad, sum));
     }
 }
 
-INLINE void update_run(int alpha, int beta, const rule *k, const run *r) {
+INLINE void update_run(int alpha, int beta, int has_sum, const rule *k, const run *r) {
     if (beta != NO_NOISE) {
-        update_noisy(alpha, beta, k, r);
+        update_noisy(alpha, beta, has_sum, k, r);
         return;
     }
     int64_t whole = r->count / LANES * LANES;
-    update_quiet(alpha, k, (place){r->param, r->grad, r->sum}, whole);
+    update_quiet(alpha, has_sum, k, (place){r->param, r->grad, r->sum}, whole);
     if (whole < r->count) {
-        run rest = {r->param + whole, r->grad + whole, r->sum + whole, r->count - whole, 0,
-                    r->noise};
+        run rest = {r->param + whole, r->grad + whole, has_sum ? r->sum + whole : NULL,
+                    r->count - whole, 0, r->noise};
         frame f;
         frame_begin(&rest, &f);
-        update_quiet(alpha, k, (place){f.head.param, f.head.grad, f.head.sum}, BLOCK);
+        update_quiet(alpha, has_sum, k, (place){f.head.param, f.head.grad, f.head.sum}, BLOCK);
         copy_parts(&rest, &f, 1);
     }
 }
 
 #define KERNEL(alpha, beta) \
     static void update_##alpha##_##beta(const rule *k, const run *r) { \
-        update_run(alpha, beta, k, r); \
+        update_run(alpha, beta, 1, k, r); \
     }
 #define KERNELS(alpha) \
     KERNEL(alpha, CONSTANT) KERNEL(alpha, ROOT) KERNEL(alpha, WHOLE) \
@@ -268,6 +273,20 @@ KERNELS(CONSTANT) KERNELS(ROOT) KERNELS(WHOLE) KERNELS(GENERAL)
 typedef void kernel(const rule *, const run *);
 static kernel *const KERNEL_OF[4][6] = {
     NAMES(CONSTANT), NAMES(ROOT), NAMES(WHOLE), NAMES(GENERAL)};
+
+/* For tensors without a sum. */
+#define BARE_KERNEL(beta) \
+    static void update_bare_##beta(const rule *k, const run *r) { \
+        update_run(CONSTANT, beta, 0, k, r); \
+    }
+
+BARE_KERNEL(CONSTANT) BARE_KERNEL(TIED) BARE_KERNEL(NO_NOISE)
+
+INLINE kernel *bare_kernel_of(int beta) {
+    return beta == NO_NOISE ? update_bare_NO_NOISE
+           : beta == TIED   ? update_bare_TIED
+                            : update_bare_CONSTANT;
+}
 
 INLINE int kind_of(double exponent) {
     return exponent == 0.0 ? CONSTANT : exponent == 1.0 ? ROOT : exponent == 2.0 ? WHOLE : GENERAL;

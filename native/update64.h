@@ -178,30 +178,41 @@ INLINE f64v factor_of(int kind, double scale, const power64 *power, f64v d) {
 typedef struct {
     double *param;
     const double *grad;
-    double *sum, *momentum; /* NULL without momentum */
+    double *sum, *momentum; /* or NULL */
 } place64;
 
 /* Update the block at a place. */
 typedef void block64(const void *rule, place64 at, const double *z);
 
-INLINE void update_block64(const void *rule, place64 at, const double *z) {
-    const rule64 *k = rule;
+/* `has_sum` is a constant. Without a sum both factors are constant. */
+INLINE void update_some64(int has_sum, const rule64 *k, place64 at, const double *z) {
+    const int alpha = has_sum ? k->alpha : CONSTANT;
     for (int i = 0; i < BLOCK; i += LANES64) {
-        f64v s = load64(at.sum + i), g = load64(at.grad + i) * k->grad_factor, d = s + k->shift;
+        f64v s = has_sum ? load64(at.sum + i) : (f64v){0};
+        f64v g = load64(at.grad + i) * k->grad_factor, d = s + k->shift;
         f64v x = load64(at.param + i) * k->keep;
-        f64v drift = factor_of(k->alpha, k->lr, k->drift_power, d);
+        f64v drift = factor_of(alpha, k->lr, k->drift_power, d);
         x = fma64(-drift, g, x);
         if (k->beta == TIED) x = fma64(drift, k->ratio * load64(z + i), x);
         else if (k->beta != NO_NOISE)
-            x = fma64(factor_of(k->beta, k->noise, k->noise_power, d), load64(z + i), x);
+            x = fma64(factor_of(has_sum ? k->beta : CONSTANT, k->noise, k->noise_power, d),
+                      load64(z + i), x);
         store64(at.param + i, x);
-        store64(at.sum + i, s + g * g);
+        if (has_sum) store64(at.sum + i, s + g * g);
     }
 }
 
+INLINE void update_block64(const void *rule, place64 at, const double *z) {
+    update_some64(1, rule, at, z);
+}
+
+INLINE void update_bare_block64(const void *rule, place64 at, const double *z) {
+    update_some64(0, rule, at, z);
+}
+
 /* Update block by block. A block that is partly in the run works on a padded copy. */
-INLINE void update_blocks64(block64 *update, const void *rule, place64 at, int64_t count,
-                            uint64_t index, const draw *noise, int has_noise) {
+INLINE void update_blocks64(block64 *update, int has_sum, const void *rule, place64 at,
+                            int64_t count, uint64_t index, const draw *noise, int has_noise) {
     philox x;
     double normals[BLOCK], padded[4][BLOCK] = {{0}};
     const double *z = has_noise ? normals : NULL;
@@ -214,25 +225,33 @@ INLINE void update_blocks64(block64 *update, const void *rule, place64 at, int64
         double *momentum = at.momentum ? at.momentum + i : NULL;
         if (has_noise) next_normals64(&x, normals);
         if (part == BLOCK) {
-            update(rule, (place64){at.param + i, at.grad + i, at.sum + i, momentum}, z);
+            double *sum = has_sum ? at.sum + i : NULL;
+            update(rule, (place64){at.param + i, at.grad + i, sum, momentum}, z);
         } else {
             memcpy(padded[0] + skip, at.param + i, bytes);
             memcpy(padded[1] + skip, at.grad + i, bytes);
-            memcpy(padded[2] + skip, at.sum + i, bytes);
+            if (has_sum) memcpy(padded[2] + skip, at.sum + i, bytes);
             if (momentum) memcpy(padded[3] + skip, momentum, bytes);
             update(rule, copy, z);
             memcpy(at.param + i, padded[0] + skip, bytes);
-            memcpy(at.sum + i, padded[2] + skip, bytes);
+            if (has_sum) memcpy(at.sum + i, padded[2] + skip, bytes);
             if (momentum) memcpy(momentum, padded[3] + skip, bytes);
         }
         i += part;
     }
 }
 
-static void update64(const rule64 *given, place64 at, int64_t count, uint64_t index,
+static APART void update64(const rule64 *given, place64 at, int64_t count, uint64_t index,
                      const draw *noise) {
     const rule64 copy = *given; /* no store into a tensor can alias it */
-    update_blocks64(update_block64, &copy, at, count, index, noise, copy.beta != NO_NOISE);
+    update_blocks64(update_block64, 1, &copy, at, count, index, noise, copy.beta != NO_NOISE);
+}
+
+/* The same without a sum; not inline, since it would take registers from the usual case. */
+static APART void update_bare64(const rule64 *given, place64 at, int64_t count, uint64_t index,
+                                const draw *noise) {
+    const rule64 copy = *given;
+    update_blocks64(update_bare_block64, 0, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }
 
 #endif

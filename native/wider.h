@@ -75,9 +75,9 @@ INLINE f64v heeded64(double opposed, f64v m, f64v g) {
 }
 
 /* Update `count` elements, and padding behind them up to a whole number of vectors. `momentum` and
- * `z` may be NULL. */
-static void update_wide(const wide_rule *k, float *param, const float *grad, float *sum,
-                        float *momentum, const float *z, int64_t count) {
+ * `z` may be NULL. `has_sum` is a constant. Without a sum both factors are constant. */
+INLINE void update_wide_run(int has_sum, const wide_rule *k, float *param, const float *grad,
+                            float *sum, float *momentum, const float *z, int64_t count) {
     const f32v lr = splat((float)k->lr), noise = splat((float)k->noise);
     const f32v keep = splat((float)k->keep), bound = splat((float)k->bound);
     const f32v correction = splat((float)k->correction), shift = splat((float)k->shift);
@@ -85,9 +85,10 @@ static void update_wide(const wide_rule *k, float *param, const float *grad, flo
     const f32v decay = splat((float)k->decay), weight = splat((float)k->weight);
     const f32v factor = splat((float)k->grad_factor);
     const float opposed = (float)k->opposed;
-    const int alpha = k->alpha, beta = k->beta;
+    const int alpha = has_sum ? k->alpha : CONSTANT, beta = has_sum ? k->beta : TIED;
     for (int64_t i = 0; i < count; i += LANES) {
-        f32v s = load(sum + i), g = load(grad + i) * factor, d = fma32(s, correction, shift);
+        f32v s = has_sum ? load(sum + i) : splat(0.0f);
+        f32v g = load(grad + i) * factor, d = fma32(s, correction, shift);
         f32v inverse = inverse_power(alpha, k->drift_power, d);
         f32v u = clamp32(g * inverse, bound);
         if (momentum) {
@@ -101,16 +102,27 @@ static void update_wide(const wide_rule *k, float *param, const float *grad, flo
             x = fma32(load(z + i) * inverse, noise, x);
         }
         store(param + i, x);
-        store(sum + i, fma32(g * weight, g, s * decay));
+        if (has_sum) store(sum + i, fma32(g * weight, g, s * decay));
     }
 }
 
-INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
-    const wide_rule *k = rule;
+static void update_wide(const wide_rule *k, float *param, const float *grad, float *sum,
+                        float *momentum, const float *z, int64_t count) {
+    update_wide_run(1, k, param, grad, sum, momentum, z, count);
+}
+
+static void update_wide_bare(const wide_rule *k, float *param, const float *grad, float *momentum,
+                             const float *z, int64_t count) {
+    update_wide_run(0, k, param, grad, NULL, momentum, z, count);
+}
+
+INLINE void update_wide_some64(int has_sum, const wide_rule *k, place64 at, const double *z) {
+    const int alpha = has_sum ? k->alpha : CONSTANT, beta = has_sum ? k->beta : TIED;
     for (int i = 0; i < BLOCK; i += LANES64) {
-        f64v s = load64(at.sum + i), g = load64(at.grad + i) * k->grad_factor;
+        f64v s = has_sum ? load64(at.sum + i) : (f64v){0};
+        f64v g = load64(at.grad + i) * k->grad_factor;
         f64v d = s * k->correction + k->shift;
-        f64v inverse = factor_of(k->alpha, 1.0, k->drift_power64, d);
+        f64v inverse = factor_of(alpha, 1.0, k->drift_power64, d);
         f64v u = clamp64(g * inverse, k->bound);
         if (at.momentum) {
             u = u * k->gain + load64(at.momentum + i) * k->inertia;
@@ -120,18 +132,33 @@ INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
         const f64v lr = (f64v){0} + k->lr, noise = (f64v){0} + k->noise;
         f64v x = fma64(-u, lr, load64(at.param + i) * k->keep);
         if (z) {
-            if (k->beta != TIED) inverse = factor_of(k->beta, 1.0, k->noise_power64, d);
+            if (beta != TIED) inverse = factor_of(beta, 1.0, k->noise_power64, d);
             x = fma64(load64(z + i) * inverse, noise, x);
         }
         store64(at.param + i, x);
-        store64(at.sum + i, g * k->weight * g + s * k->decay);
+        if (has_sum) store64(at.sum + i, g * k->weight * g + s * k->decay);
     }
 }
 
-static void update_wide64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
+INLINE void update_wide_block64(const void *rule, place64 at, const double *z) {
+    update_wide_some64(1, rule, at, z);
+}
+
+INLINE void update_wide_bare_block64(const void *rule, place64 at, const double *z) {
+    update_wide_some64(0, rule, at, z);
+}
+
+static APART void update_wide64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
                           const draw *noise) {
     const wide_rule copy = *given; /* no store into a tensor can alias it */
-    update_blocks64(update_wide_block64, &copy, at, count, index, noise, copy.beta != NO_NOISE);
+    update_blocks64(update_wide_block64, 1, &copy, at, count, index, noise, copy.beta != NO_NOISE);
+}
+
+static APART void update_wide_bare64(const wide_rule *given, place64 at, int64_t count,
+                                     uint64_t index, const draw *noise) {
+    const wide_rule copy = *given;
+    const int has_noise = copy.beta != NO_NOISE;
+    update_blocks64(update_wide_bare_block64, 0, &copy, at, count, index, noise, has_noise);
 }
 
 #endif

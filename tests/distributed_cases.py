@@ -289,8 +289,9 @@ ROUNDED_LAYOUTS: dict[str, Layout] = {
     "tensor-sequence": Layout(_sequence, "network", communications=2),  # the norm's
     "zero": Layout(lambda kind: _ddp(kind, has_zero=True), "network"),
 }
-# NetworkASGLD has all that has a state or a schedule. "noise" is a step without a gradient: what
-# moves a parameter is its noise alone.
+# NetworkASGLD has all that has a state or a schedule; "matrix" is the same for hidden matrices,
+# which are all weights here. "noise" is a step without a gradient: what moves a parameter is its
+# noise alone.
 PRESETS: dict[str, dict[str, Any]] = {
     "ASGLD": {"lr": 0.1, "sigma": 0.5},
     "AGLD": {"lr": 0.1, "sigma": 0.5},
@@ -298,14 +299,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "SGLD": {"lr": 0.1, "sigma": 0.5},
     "PSGLD": {"lr": 0.1, "sigma": 0.5},
     "NetworkASGLD": {"lr": 0.1, "weight_decay": 0.1},
+    "matrix": {"lr": 0.1, "weight_decay": 0.1},
     "noise": {"lr": 0.5, "sigma": 1.0},
 }
 CLASSES = {
     **OPTIMIZERS,
     "PSGLD": asgld.PSGLD,
     "NetworkASGLD": asgld.NetworkASGLD,
+    "matrix": asgld.NetworkASGLD,
     "noise": asgld.SGLD,
 }
+# No backend can be asked for by name that serves matrices and coordinates alike.
+OPTIONS = {**BACKENDS, "best": {}}
 
 
 class Row(NamedTuple):
@@ -319,6 +324,8 @@ class Row(NamedTuple):
 
 def backends_of(preset: str) -> list[str]:
     """Return the backends that serve a preset, the best last."""
+    if preset == "matrix":
+        return ["loop", "best"]
     best = CLASSES[preset]([torch.zeros(1)], **PRESETS[preset]).backends[0].name
     return [backend for backend in BACKENDS if backend in ("loop", "foreach", best)]
 
@@ -384,12 +391,16 @@ def take_steps(
 
 def make_optimizer(wrapped: Wrapped, row: Row) -> Any:
     optimizer_class = CLASSES[row.preset]
-    options = {**PRESETS[row.preset], **BACKENDS[row.backend], "seed": 11}
+    options = {**PRESETS[row.preset], **OPTIONS[row.backend], "seed": 11}
+    params: Any = wrapped.model.named_parameters()
+    if row.preset == "matrix":
+        # Without the pattern the last layer, on each stage of a pipeline, would be an output layer.
+        params = asgld.network_groups(wrapped.model, matrices=["*.weight"])
     if not wrapped.has_zero:
-        return optimizer_class(wrapped.model.named_parameters(), **options)
+        return optimizer_class(params, **options)
     assert isinstance(optimizer_class, type)
     return ZeroRedundancyOptimizer(
-        wrapped.model.parameters(),
+        params if row.preset == "matrix" else wrapped.model.parameters(),
         optimizer_class=keyed_by_name(optimizer_class, wrapped.model.named_parameters()),  # type: ignore[arg-type]
         **options,
     )

@@ -12,7 +12,7 @@ The optimizers are loaded at once, all else when it is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from asgld.optim import AGLD, ASG, ASGLD, PSGLD, SGLD, NetworkASGLD
+from asgld.optim import AGLD, ASG, ASGLD, PSGLD, SGLD, NetworkASGLD, network_groups
 
 if TYPE_CHECKING:
     from asgld import curvature as curvature
@@ -59,6 +59,7 @@ __all__ = [
     "groups_from_gradients",
     "mean_square_gradient",
     "minimize",
+    "network_groups",
     "scipy_method",
     "theory",
 ]

@@ -56,12 +56,16 @@ def asgld(
     opposed: float = 1.0,
     noise: float | None = None,
     noise_bound: float | None = None,
+    shape: str = "coordinate",
+    blocks: int = 1,
+    polar_by: str = "express",
 ) -> Iterator[Array]:
     """Yield x_1, x_2, ... of Algorithm 1 without end.
 
         x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma normals(k)
 
-    The last seven arguments are not in the paper; `_widened` below has the rule with them.
+    The arguments from `decay` on are not in the paper. `_widened` below has the rule with them,
+    `_shaped` the rule with a D of another shape than the paper's.
 
     Args:
         gradient: G, called once per step with the current iterate.
@@ -79,7 +83,20 @@ def asgld(
             it, -1 turns it round. Where G is zero the factor is max(opposed, 0).
         noise: standard deviation of the noise, before D scales it, over lr; replaces sigma.
         noise_bound: bound the noise step by noise_bound lr sqrt(max(k, 1)), by an addition to D_k.
+        shape: "scalar", "row", "coordinate", "left", "both", "polar" or "polar-row".
+        blocks: how many matrices x holds along its first dimension.
+        polar_by: "express", "muon" or "svd".
     """
+    if shape != "coordinate":
+        if lag is not Lag.ONE:
+            raise ValueError(f"{lag}: the algorithm as printed has a D per coordinate")
+        yield from _shaped(
+            gradient, x, normals, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
+            d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
+            momentum=momentum, clip=clip, annealing=annealing, opposed=opposed, noise=noise,
+            noise_bound=noise_bound, shape=shape, blocks=blocks, polar_by=polar_by,
+        )  # fmt: skip
+        return
     is_wider = decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0
     if is_wider or noise is not None or noise_bound is not None:
         if lag is not Lag.ONE:
@@ -181,6 +198,187 @@ def _widened(
                 x = x + scale * metric ** (-beta / 2) * z
         k += 1
         yield x
+
+
+def _shaped(
+    gradient: Gradient,
+    start: npt.ArrayLike,
+    normals: Callable[[int], npt.ArrayLike] | None,
+    *,
+    lr: float,
+    alpha: float,
+    beta: float,
+    sigma: float,
+    delta: float,
+    d_init: float,
+    weight_decay: float,
+    sign: float,
+    decay: float | None,
+    momentum: float,
+    clip: float | None,
+    annealing: float,
+    opposed: float,
+    noise: float | None,
+    noise_bound: float | None,
+    shape: str,
+    blocks: int,
+    polar_by: str,
+) -> Iterator[Array]:
+    """Yield the iterates of the rule with a D of another shape than the paper's.
+
+    The iterate is a stack of matrices W. D is built from the past, as in `_widened`, of S(G):
+
+        scalar   mean of G*G                       row    mean over columns of G*G
+        left     G G^T / columns                   both   G G^T / columns and G^T G / rows
+
+    "left" multiplies by D^(-alpha/2) from the left. "both" multiplies by L^(-alpha/4) from the left
+    and by R^(-alpha/4) from the right. `delta`, `d_init` and `noise_bound` add multiples of the
+    identity. The noise is scaled in the same way.
+
+    The polar forms take D from the momentum M (after a look ahead): (M M^T)^(-1/2) M is the polar
+    factor O of M. Its entries are scaled to a root mean square of 0.2, as if O had full rank.
+    "polar-row" divides the rows of O by the roots of an average of their mean squares, present
+    ones included, and restores the norm of O.
+    """
+    x: Array = np.array(start, dtype=np.float64)
+    squares: list[list[tuple[Array, ...]]] = []
+    average = np.zeros_like(x)
+    row_averages: list[Array] = [np.zeros((len(w), 1)) for w in _matrices(x, blocks)]
+    k = 0
+    while True:
+        g = sign * np.asarray(gradient(x), dtype=np.float64)
+        scale = math.sqrt(2.0 * lr) * sigma if noise is None else lr * noise
+        scale *= max(k, 1) ** (-annealing / 2)
+        is_noisy = scale != 0.0 and not math.isinf(beta)
+        z = np.zeros_like(x)
+        if is_noisy:
+            if normals is None:
+                raise ValueError(f"normals=None with sigma={sigma}: pass normals, or sigma=0")
+            z = np.array(normals(k), dtype=np.float64).reshape(x.shape)
+        moves = True
+        if shape in ("polar", "polar-row"):
+            average = momentum * average + (1.0 - momentum) * g
+            move = np.array(momentum * average + (1.0 - momentum) * g)
+            for i, w in enumerate(_matrices(move, blocks)):
+                w[:] = _polar(w, polar_by, delta)
+                if shape == "polar-row":
+                    of_rows = np.mean(w * w, axis=1, keepdims=True)
+                    kept, weight = (1.0, 1.0) if decay is None else (decay, 1.0 - decay)
+                    row_averages[i] = kept * row_averages[i] + weight * of_rows
+                    norm = np.linalg.norm(w)
+                    w[:] = w / np.sqrt(np.where(row_averages[i] > 0.0, row_averages[i], 1.0))
+                    w[:] = w * (norm / max(float(np.linalg.norm(w)), 1e-300))
+                w[:] = w * (0.2 * math.sqrt(max(w.shape)))
+        else:
+            moves = decay is None or d_init != 0.0 or k > 0
+            step = np.array(g)
+            for i, (u, e) in enumerate(
+                zip(_matrices(step, blocks), _matrices(z, blocks), strict=True)
+            ):
+                metrics = []
+                for side in range(2 if shape == "both" else 1):
+                    one = np.eye(u.shape[side]) if shape in ("left", "both") else np.ones(())
+                    past = [matrices[i][side] for matrices in squares]
+                    metric = _past(past, one, decay=decay, delta=delta, d_init=d_init)
+                    if noise_bound is not None and is_noisy:
+                        most = noise_bound * lr * math.sqrt(max(k, 1))
+                        metric = metric + (scale / most) ** (2.0 / beta) * one
+                    metrics.append(metric)
+                if moves:
+                    u[:] = _multiplied(metrics, alpha, u, shape)
+                    e[:] = _multiplied(metrics, beta, e, shape) if is_noisy else 0.0
+            squares.append([_squares(w, shape) for w in _matrices(g, blocks)])
+            if moves:
+                if clip is not None:
+                    step = np.clip(step, -(max(k, 1) ** clip), max(k, 1) ** clip)
+                average = momentum * average + (1.0 - momentum) * step
+                move = average * np.maximum(np.sign(average) * np.sign(step), opposed)
+        if moves:
+            x = x * (1.0 - lr * weight_decay) - lr * move + scale * z
+        k += 1
+        yield x
+
+
+def _matrices(x: Array, blocks: int) -> list[Array]:
+    """Return views of the matrices in x: (first dimension, all others) each. With several blocks
+    the first dimension is split; a stack (blocks, n, m) holds matrices of n rows."""
+    if x.ndim > 2 and blocks > 1 and len(x) == blocks:
+        return [part.reshape(len(part), -1) for part in x]
+    rows = x.reshape(len(x) if x.ndim else 1, -1)
+    return np.split(rows, blocks)
+
+
+def _squares(g: Array, shape: str) -> tuple[Array, ...]:
+    """Return S(G), for "both" one for each side."""
+    rows, columns = g.shape
+    if shape == "scalar":
+        return (np.mean(g * g, keepdims=True),)
+    if shape == "row":
+        return (np.mean(g * g, axis=1, keepdims=True),)
+    left = g @ g.T / columns
+    return (left,) if shape == "left" else (left, g.T @ g / rows)
+
+
+def _past(
+    squares: list[Array], one: Array, *, decay: float | None, delta: float, d_init: float
+) -> Array:
+    """Return D of past squares; `one` is the identity of its shape."""
+    k = len(squares)
+    if decay is None:
+        return d_init * one + sum((s + delta * one for s in squares), 0.0 * one)
+    weights = [(1.0 - decay) * decay ** (k - 1 - j) for j in range(k)]
+    past = sum((w * s for w, s in zip(weights, squares, strict=True)), 0.0 * one)
+    if d_init == 0.0:
+        return delta * one + past / max(sum(weights), 1e-300)
+    return (delta + decay**k * d_init) * one + past
+
+
+def _multiplied(metrics: list[Array], exponent: float, w: Array, shape: str) -> Array:
+    """Return D^(-exponent/2) W."""
+    if shape in ("scalar", "row"):
+        return np.asarray(metrics[0] ** (-exponent / 2) * w)
+    if shape == "left":
+        return _power(metrics[0], -exponent / 2) @ w
+    return _power(metrics[0], -exponent / 4) @ w @ _power(metrics[1], -exponent / 4)
+
+
+def _power(metric: Array, exponent: float) -> Array:
+    values, vectors = np.linalg.eigh(metric)
+    return np.asarray((vectors * values**exponent) @ vectors.T)
+
+
+# Steps x <- a x + (b x x' + c (x x')^2) x that bring singular values close to one. Polar Express
+# (Amsel et al., arXiv 2505.16932, Algorithm 1) has five different ones, for x / 1.01. Those of Muon
+# (torch.optim.Muon) are all the same.
+_EXPRESS = [
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+]
+_COEFFICIENTS = {
+    "express": [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in _EXPRESS],
+    "muon": [(3.4445, -4.7750, 2.0315)] * 5,
+}
+
+
+def _polar(w: Array, polar_by: str, delta: float) -> Array:
+    """Return the polar factor of a matrix whose root mean square counts as at least
+    sqrt(delta)."""
+    if not w.any():
+        return np.zeros_like(w)
+    floor = math.sqrt(delta * w.size)
+    if polar_by == "svd":
+        u, values, v = np.linalg.svd(w, full_matrices=False)
+        keep = values > values[0] * max(w.shape) * 2.0**-52
+        factor = (u * keep) @ v
+        return np.asarray(factor * min(1.0, float(np.linalg.norm(w)) / floor) if floor else factor)
+    x = w / max(float(np.linalg.norm(w)), floor)
+    for a, b, c in _COEFFICIENTS[polar_by]:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
 
 
 def agld(

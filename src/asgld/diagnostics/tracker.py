@@ -32,8 +32,11 @@ _COVERED = {
     # These change no mathematics: D is read from the sum as it is stored.
     *("foreach", "fused", "capturable", "differentiable", "seed"),
     *("sum_dtype", "stochastic_rounding"),
+    # These have no effect on a D per coordinate, and the tracker refuses any other.
+    *("blocks", "polar_by", "share_work"),
 }
 _WHY_NOT = {
+    "shape": "the tracker sums up the steps of a D per coordinate",
     "weight_decay": "weight decay moves the iterate in a way the bound does not cover",
     "maximize": "the bound is about descent, and this run ascends",
 }
@@ -106,6 +109,7 @@ class CertificateTracker:
     higher lr, sigma   broken where they raise kappa, which was fixed at the start
     ``maximize``       broken
     ``weight_decay``   broken; add the penalty to f instead
+    ``shape``          broken unless it is "coordinate"
     half precision     broken: its rounding is not small next to a step
     any other knob     broken unless it has the paper's value
     other writes       broken: parameters or momentum changed between steps
@@ -201,7 +205,7 @@ class CertificateTracker:
         The bound of a replica is infinite if its clip acted, if its numbers are not finite, if its
         bound is below 0, or if it has not moved yet. If no replica has a bound, `broken` says why.
         """
-        if self.num_steps == 0:
+        if self.num_steps == 0 and not self._broken:
             raise RuntimeError("no step was taken yet: a certificate is about steps")
         if value is not None and any(self._lags):
             raise ValueError(
@@ -235,7 +239,7 @@ class CertificateTracker:
                 "the numbers of the run are not finite": ~is_finite,
                 "the bound is below 0, so smoothness, f_start, f_low or gradient_variance is "
                 "false": is_negative,
-                "no step has moved anything yet": weight == 0,
+                "no step has moved anything yet": (weight == 0) & (not broken),
             }
             broken += [text for text, where in causes.items() if where.any()]
         bound = np.where(usable & (not broken), result.bound, np.inf)
@@ -320,6 +324,8 @@ class CertificateTracker:
         self._before = []
         for i, (group, p) in enumerate(members):
             state, mu = self.optimizer.state.get(p) or {}, group["momentum"]
+            if group["shape"] != "coordinate":
+                continue  # broken already
             if "sum" not in state:
                 self._break("state", "it was deleted, or its parameter was added later")
                 continue

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asgld.optim.functional import check_sums
 from asgld.optim.rule import NUMBERS, Rule
 
 # torch's name of a processor's capability, and the builds that run there, best first. Any other
@@ -99,7 +100,7 @@ class CpuTable:
     def __init__(
         self,
         params: Sequence[Tensor],
-        sums: Sequence[Tensor],
+        sums: Sequence[Tensor | None],
         steps: Sequence[Tensor],
         streams: Sequence[int],
         rows: Sequence[tuple[int, int, int] | None],
@@ -108,12 +109,13 @@ class CpuTable:
     ) -> None:
         # An address is valid while its tensor lives.
         self._kept = (*params, *sums, *steps, *momenta)
+        self._has_all_sums = all(total is not None for total in sums)
         self._has_momenta = len(momenta) == len(params) and all(m is not None for m in momenta)
         lines = []
         for i, (param, total, step) in enumerate(zip(params, sums, steps, strict=True)):
             count = param.numel()
             average = momenta[i] if momenta else None
-            sized = (param, total) if average is None else (param, total, average)
+            sized = [t for t in (param, total, average) if t is not None]
             if not (
                 all(t.is_cpu and t.is_contiguous() for t in (*sized, step))
                 and all(t.numel() == count for t in sized)
@@ -127,7 +129,7 @@ class CpuTable:
                 (
                     param.data_ptr(),
                     0,
-                    total.data_ptr(),
+                    0 if total is None else total.data_ptr(),
                     0 if average is None else average.data_ptr(),
                     step.data_ptr(),
                     count,
@@ -155,6 +157,7 @@ class CpuTable:
         """See `asgld.optim.plan.KernelTable`."""
         if found_inf is not None and bool(found_inf):
             return
+        check_sums(self._has_all_sums, rule)
         if rule.momentum != 0.0 and not self._has_momenta:
             raise ValueError(
                 f"momentum={rule.momentum}: `momenta` must hold a tensor for every parameter; an "
@@ -181,19 +184,20 @@ class CpuTable:
             )
 
 
-def _types(param: Tensor, total: Tensor, average: Tensor | None, grad: torch.dtype) -> int:
+def _types(param: Tensor, total: Tensor | None, average: Tensor | None, grad: torch.dtype) -> int:
     """Return the kernel's numbers for the dtypes of parameter, gradient and sum, 16 bits each, the
-    lowest first. Momentum has the working precision."""
-    dtypes = param.dtype, grad, total.dtype
+    lowest first. Momentum has the working precision, and so has a sum that is not there."""
     is_double = param.dtype == torch.float64
+    working = torch.float64 if is_double else torch.float32
+    sum_dtype = working if total is None else total.dtype
+    dtypes = param.dtype, grad, sum_dtype
     fits = all(dtype in _TYPES for dtype in dtypes) and (grad == torch.float64) == is_double
-    if not fits or (is_double and total.dtype != torch.float64):
+    if not fits or (is_double and sum_dtype != torch.float64):
         raise TypeError(
-            f"a parameter of {param.dtype}, its gradient of {grad}, its sum of {total.dtype}: need "
+            f"a parameter of {param.dtype}, its gradient of {grad}, its sum of {sum_dtype}: need "
             f"dtypes among {', '.join(map(str, _TYPES))}. If the parameter is float64 all three "
             "must be, and else the gradient must not be"
         )
-    working = torch.float64 if param.dtype == torch.float64 else torch.float32
     if average is not None and average.dtype != working:
         raise TypeError(
             f"a momentum of {average.dtype}, a parameter of {param.dtype}: need {working}"

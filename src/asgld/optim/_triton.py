@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asgld.optim import _triton_kernels as kernels
 from asgld.optim._triton_kernels import IS_INTERPRETED
+from asgld.optim.functional import check_sums
 
 if TYPE_CHECKING:
     from asgld.optim.rule import Rule
@@ -47,7 +48,7 @@ _captured: list[Any] = []
 
 class GpuTable:
     """Tensors of one GPU, with equal dtypes, as the kernel sees them: addresses and sizes, on the
-    GPU, computed once.
+    GPU, computed once. All parameters have a sum, or none has.
 
     `host_counts` promises that only this table advances the step counts.
     """
@@ -55,7 +56,7 @@ class GpuTable:
     def __init__(
         self,
         params: Sequence[Tensor],
-        sums: Sequence[Tensor],
+        sums: Sequence[Tensor | None],
         steps: Sequence[Tensor],
         streams: Sequence[int],
         rows: Sequence[tuple[int, int, int] | None],
@@ -72,7 +73,12 @@ class GpuTable:
         )  # an address is valid while its tensor lives
         self._device = params[0].device
         grad_dtype = grad_dtypes[0] if grad_dtypes else params[0].dtype
-        self._types = tuple(_TYPES[t] for t in (params[0].dtype, grad_dtype, sums[0].dtype))
+        self._has_sums = sums[0] is not None
+        if any((total is not None) != self._has_sums for total in sums):
+            raise ValueError("some of `sums` are None and some are not; make a table of each kind")
+        working = torch.float64 if params[0].dtype == torch.float64 else torch.float32
+        sum_dtype = working if sums[0] is None else sums[0].dtype
+        self._types = tuple(_TYPES[t] for t in (params[0].dtype, grad_dtype, sum_dtype))
         for tensor in self._kept:
             if tensor is not None and tensor.device != self._device:
                 raise ValueError(
@@ -85,7 +91,7 @@ class GpuTable:
             lines.append(
                 (
                     param.data_ptr(),
-                    total.data_ptr(),
+                    0 if total is None else total.data_ptr(),
                     0 if average is None else average.data_ptr(),
                     step.data_ptr(),
                     param.numel(),
@@ -112,11 +118,12 @@ class GpuTable:
         self._rows = self._send(table)
         self._shared = torch.empty(
             self._number * kernels.SHARED.value,
-            dtype=torch.float64 if params[0].dtype == torch.float64 else torch.float32,
+            dtype=working,
             device=self._device,
         )
         self._taken = torch.empty(self._number, dtype=torch.int64, device=self._device)
-        self._chunk = _CHUNK_OF_HALVES if sums[0].dtype == torch.bfloat16 else _CHUNK
+        decisive = params[0].dtype if sums[0] is None else sums[0].dtype
+        self._chunk = _CHUNK_OF_HALVES if decisive.itemsize == 2 else _CHUNK
         # A tensor without elements has one chunk too, which advances its step count.
         counts = np.maximum(-(-table[:, kernels.COUNT.value] // self._chunk), 1)
         which = np.repeat(np.arange(self._number), counts)
@@ -152,6 +159,7 @@ class GpuTable:
         found_inf: Tensor | None = None,
     ) -> None:
         """See `asgld.optim.plan.KernelTable`."""
+        check_sums(self._has_sums, rule)
         if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
             with torch.cuda.device(self._device):
                 self.step(grads, rule, grad_scale, found_inf)
@@ -226,9 +234,10 @@ class GpuTable:
             *self._types, alpha.value, beta.value,
             rule.has_noise and rule.alpha == rule.beta != 0.0,
             rule.weight_decay != 0.0, rule.maximize, is_scaled, rule.decay is not None,
-            rule.clip is not None, rule.momentum != 0.0, rule.opposed, rule.stochastic_rounding,
-            self._has_rows, self._in_fours, self._is_aligned and self._grads_are_aligned,
-            self._waits and not is_alone, is_alone, self._chunk, min(self._chunk, kernels.PART),
+            rule.clip is not None, self._has_sums, rule.momentum != 0.0, rule.opposed,
+            rule.stochastic_rounding, self._has_rows, self._in_fours,
+            self._is_aligned and self._grads_are_aligned, self._waits and not is_alone, is_alone,
+            self._chunk, min(self._chunk, kernels.PART),
         )  # fmt: skip
 
     def _launch_update(

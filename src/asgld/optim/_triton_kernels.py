@@ -286,8 +286,8 @@ def _update_part(
     param_type: tl.constexpr, sum_type: tl.constexpr,
     alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
     decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
-    clips: tl.constexpr, has_momentum: tl.constexpr, opposed: tl.constexpr,
-    rounds: tl.constexpr,
+    clips: tl.constexpr, has_sum: tl.constexpr, has_momentum: tl.constexpr,
+    opposed: tl.constexpr, rounds: tl.constexpr,
     has_rows: tl.constexpr, in_fours: tl.constexpr, is_masked: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
     """Update `size` elements of a tensor from `first` on."""
@@ -303,16 +303,18 @@ def _update_part(
         mask = None
     x = tl.load(param + first + j, mask).to(work)
     g = tl.load(grad + first + j, mask).to(work)
-    s = tl.load(total + first + j, mask).to(work)
+    if has_sum:
+        s = tl.load(total + first + j, mask).to(work)
     if maximizes:
         g = -g
     if is_scaled:
         g = g * factor
 
-    if forgets:
-        metric = tl.fma(s, correction, shift)
-    else:
-        metric = s + shift
+    if has_sum:
+        if forgets:
+            metric = tl.fma(s, correction, shift)
+        else:
+            metric = s + shift
     u = g
     if alpha != ONE:
         inverse = _inverse_power(metric, alpha, powers)
@@ -346,12 +348,13 @@ def _update_part(
             z = z * _inverse_power(metric, beta, powers + 1)
         x = tl.fma(z, noise, x)
 
-    if forgets:
-        s = tl.fma(g * weight, g, s * decay)
-    else:
-        s = tl.fma(g, g, s)
+    if has_sum:
+        if forgets:
+            s = tl.fma(g * weight, g, s * decay)
+        else:
+            s = tl.fma(g, g, s)
     rounds_param: tl.constexpr = rounds and (param_type == tl.bfloat16 or param_type == tl.float16)
-    rounds_sum: tl.constexpr = rounds and sum_type == tl.bfloat16
+    rounds_sum: tl.constexpr = rounds and has_sum and sum_type == tl.bfloat16
     if rounds_param or rounds_sum:
         word = _words(index, ROUND, step, stream, seed, size, in_fours)
     if rounds_param:
@@ -360,7 +363,7 @@ def _update_part(
         tl.store(param + first + j, x.to(param_type), mask)
     if rounds_sum:
         tl.store(total + first + j, _round(s, word >> 16, sum_type), mask)
-    else:
+    elif has_sum:
         tl.store(total + first + j, s.to(sum_type), mask)
 
 
@@ -370,8 +373,8 @@ def update_chunk(
     param_type: tl.constexpr, grad_type: tl.constexpr, sum_type: tl.constexpr,
     alpha: tl.constexpr, beta: tl.constexpr, is_tied: tl.constexpr,
     decays: tl.constexpr, maximizes: tl.constexpr, is_scaled: tl.constexpr, forgets: tl.constexpr,
-    clips: tl.constexpr, has_momentum: tl.constexpr, opposed: tl.constexpr,
-    rounds: tl.constexpr,
+    clips: tl.constexpr, has_sum: tl.constexpr, has_momentum: tl.constexpr,
+    opposed: tl.constexpr, rounds: tl.constexpr,
     has_rows: tl.constexpr, in_fours: tl.constexpr, is_aligned: tl.constexpr,
     waits: tl.constexpr, is_alone: tl.constexpr, chunk: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
@@ -424,14 +427,14 @@ def update_chunk(
                 param, grad, total, average, first, end, offset, length, stride, step, stream,
                 seed, lr, noise, keep, correction, shift, bound, gain, factor, inertia,
                 decay.to(work), weight, knobs + ALPHA, param_type, sum_type, alpha, beta, is_tied,
-                decays, maximizes, is_scaled, forgets, clips, has_momentum, opposed, rounds,
-                has_rows, in_fours, False, size,
+                decays, maximizes, is_scaled, forgets, clips, has_sum, has_momentum, opposed,
+                rounds, has_rows, in_fours, False, size,
             )  # fmt: skip
         else:
             _update_part(
                 param, grad, total, average, first, end, offset, length, stride, step, stream,
                 seed, lr, noise, keep, correction, shift, bound, gain, factor, inertia,
                 decay.to(work), weight, knobs + ALPHA, param_type, sum_type, alpha, beta, is_tied,
-                decays, maximizes, is_scaled, forgets, clips, has_momentum, opposed, rounds,
-                has_rows, in_fours, True, size,
+                decays, maximizes, is_scaled, forgets, clips, has_sum, has_momentum, opposed,
+                rounds, has_rows, in_fours, True, size,
             )  # fmt: skip

@@ -8,6 +8,7 @@ the same operations in the same order on lists. `asgld.optim.plan` has the step 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -25,7 +26,7 @@ class Tensors(NamedTuple):
 
     params: list[Tensor]
     grads: list[Tensor]
-    sums: list[Tensor]
+    sums: list[Tensor | None]  # None where a step takes no power of D, and keeps no sum
     steps: list[Tensor]
     streams: list[int]
     layouts: list[Layout]
@@ -33,8 +34,8 @@ class Tensors(NamedTuple):
 
     def written(self) -> list[Tensor]:
         """Return the tensors that a step writes to."""
-        momenta = [m for m in self.momenta if m is not None]
-        return [*self.params, *self.sums, *momenta, *self.steps]
+        optional = [t for t in (*self.sums, *self.momenta) if t is not None]
+        return [*self.params, *optional, *self.steps]
 
     def select(self, members: list[int]) -> Tensors:
         """Return the entries at these positions."""
@@ -42,10 +43,11 @@ class Tensors(NamedTuple):
         return Tensors(*picked)
 
 
-def resolved(tensors: Tensors) -> Tensors:
+def resolved(tensors: Tensors, beside: Sequence[Tensor] = ()) -> Tensors:
     """Return tensors with plain gradients: not negated or conjugated, with separate real and
-    imaginary parts, in memory that the step does not write to."""
-    written = _memory.Spans(tensors.written())
+    imaginary parts, in memory that the step does not write to. `beside` are further tensors that
+    the step writes to."""
+    written = _memory.Spans([*tensors.written(), *beside])
     if written.overlap():
         check_apart(tensors)
     grads = [_memory.real(g.resolve_conj()).resolve_neg() for g in tensors.grads]
@@ -64,21 +66,38 @@ def check_apart(tensors: Tensors) -> None:
             )
 
 
-def asgld(tensors: Tensors, rule: Rule, *, as_lists: bool = False) -> None:
+def check_sums(are_complete: bool, rule: Rule) -> None:
+    """Raise if a parameter has no sum of squares but the step divides by a power of D."""
+    if not are_complete and rule.divides:
+        raise ValueError(
+            f"alpha={rule.alpha}, beta={rule.beta}: a parameter has no sum of squares, so it has "
+            "no D to divide by; need alpha=0, and beta=0 or no noise. Or give it a sum"
+        )
+
+
+def asgld(
+    tensors: Tensors,
+    rule: Rule,
+    *,
+    as_lists: bool = False,
+    normals: Sequence[Tensor] | None = None,
+) -> None:
     """Take one step of the rule in place, in torch's own operations.
 
     Args:
         tensors: real tensors and their step counts; see `asgld.optim.state.collect`.
         rule: the knobs.
         as_lists: work on lists of tensors, with fewer calls.
+        normals: the noise, in place of that of `asgld.noise`, if another D has scaled it.
     """
+    check_sums(all(total is not None for total in tensors.sums), rule)
     lr = rule.lr
     if isinstance(lr, Tensor):
         rule = rule._replace(lr=lr.squeeze() if lr.dim() else lr)
-    if as_lists:
+    if as_lists and normals is None:
         _multi_tensor_asgld(tensors, rule)
     else:
-        _single_tensor_asgld(tensors, rule)
+        _single_tensor_asgld(tensors, rule, normals)
 
 
 class Coefficients(NamedTuple):
@@ -186,9 +205,12 @@ def _narrow(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) else value
 
 
-def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
-    for param, grad, total, step, stream, layout, momentum in zip(*tensors, strict=True):
-        k = _read(step, rule)
+def _single_tensor_asgld(
+    tensors: Tensors, rule: Rule, normals: Sequence[Tensor] | None = None
+) -> None:
+    for i, row in enumerate(zip(*tensors, strict=True)):
+        param, grad, total, step, stream, layout, momentum = row
+        k = read_count(step, rule)
         dtype = working_dtype(param)
         c = coefficients(rule, k, dtype)
         guard = _Guard(rule.lr, k, [t for t in (param, total, momentum) if t is not None])
@@ -197,9 +219,11 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
 
         if rule.weight_decay != 0.0:
             x.mul_(c.keep)
-        metric = total.to(dtype) + c.shift
-        if rule.decay is not None:
-            metric = total.to(dtype) * c.correction + c.shift
+        if rule.divides:
+            assert total is not None
+            metric = total.to(dtype) + c.shift
+            if rule.decay is not None:
+                metric = total.to(dtype) * c.correction + c.shift
         drift = g if rule.alpha == 0.0 else g * _inverse_power(metric, rule.alpha)
         if rule.clip is not None:
             drift = drift.clamp(-c.bound, c.bound)
@@ -211,19 +235,23 @@ def _single_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
             drift = _heeded([average], [g], rule.opposed)[0]
         _add_scaled(x, drift, -c.lr)
         if rule.has_noise:
-            z = noise.torch_normals(rule.seed, [Draw(stream, k, layout)], dtype, x.device)[0]
-            z = z.view(x.shape)
+            if normals is None:
+                z = noise.torch_normals(rule.seed, [Draw(stream, k, layout)], dtype, x.device)[0]
+                z = z.view(x.shape)
+            else:
+                z = normals[i]
             if rule.beta != 0.0:
                 z.mul_(_inverse_power(metric, rule.beta))
             _add_scaled(x, z, c.noise)
 
-        squared = total.to(dtype)
-        if rule.decay is None:
-            squared.addcmul_(g, g)
-        else:
-            squared.mul_(rule.decay).addcmul_(g, g, value=1.0 - rule.decay)
-        if squared is not total:
-            _store(total, squared, Draw(stream, k, layout), rule, shift=16)
+        if total is not None:
+            squared = total.to(dtype)
+            if rule.decay is None:
+                squared.addcmul_(g, g)
+            else:
+                squared.mul_(rule.decay).addcmul_(g, g, value=1.0 - rule.decay)
+            if squared is not total:
+                _store(total, squared, Draw(stream, k, layout), rule, shift=16)
         if x is not param:
             _store(param, x, Draw(stream, k, layout), rule)
         guard.finish(step)
@@ -235,22 +263,24 @@ def _multi_tensor_asgld(tensors: Tensors, rule: Rule) -> None:
     if _memory.overlap(written) or any(t.is_neg() for t in written):
         _single_tensor_asgld(tensors, rule)
         return
-    groups: dict[tuple[torch.device, torch.dtype, torch.dtype], list[int]] = {}
+    groups: dict[tuple[torch.device, torch.dtype, torch.dtype | None], list[int]] = {}
     for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
-        groups.setdefault((param.device, param.dtype, total.dtype), []).append(i)
+        sum_dtype = None if total is None else total.dtype
+        groups.setdefault((param.device, param.dtype, sum_dtype), []).append(i)
     for members in groups.values():
         _multi_tensor_group(tensors.select(members), rule)
 
 
 def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
-    params, grads, sums, steps, streams, layouts, momenta = tensors
-    ks = [_read(step, rule) for step in steps]
+    params, grads, all_sums, steps, streams, layouts, momenta = tensors
+    sums = [total for total in all_sums if total is not None]  # all of them, or none
+    ks = [read_count(step, rule) for step in steps]
     dtype = working_dtype(params[0])
     device = params[0].device
     each = [coefficients(rule, k, dtype) for k in ks]
     guards = [
         _Guard(rule.lr, k, [t for t in written if t is not None])
-        for k, *written in zip(ks, params, sums, momenta, strict=True)
+        for k, *written in zip(ks, params, all_sums, momenta, strict=True)
     ]
     xs = [param.to(dtype) for param in params]
     gs = [grad.to(dtype) for grad in grads]
@@ -260,12 +290,13 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
 
     if rule.weight_decay != 0.0:
         _foreach_multiply(xs, [c.keep for c in each])
-    metric = working_sums
-    if rule.decay is not None:
-        metric = [total.clone() for total in working_sums]
-        _foreach_multiply(metric, [c.correction for c in each])
-    metric = _foreach_shift(metric, [c.shift for c in each])
-    inverse = _foreach_inverse_power(metric, rule.alpha)
+    if rule.divides:
+        metric = working_sums
+        if rule.decay is not None:
+            metric = [total.clone() for total in working_sums]
+            _foreach_multiply(metric, [c.correction for c in each])
+        metric = _foreach_shift(metric, [c.shift for c in each])
+        inverse = _foreach_inverse_power(metric, rule.alpha)
     drift = gs if rule.alpha == 0.0 else list(torch._foreach_mul(gs, inverse))
     if rule.clip is not None:
         drift = [u.clamp(-c.bound, c.bound) for u, c in zip(drift, each, strict=True)]
@@ -285,14 +316,15 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
             torch._foreach_mul_(zs, inverse)
         _foreach_add_scaled(xs, zs, [c.noise for c in each])
 
-    if rule.decay is None:
-        torch._foreach_addcmul_(working_sums, gs, gs)
-    else:
-        torch._foreach_mul_(working_sums, rule.decay)
-        torch._foreach_addcmul_(working_sums, gs, gs, value=1.0 - rule.decay)
-    for total, squared, draw in zip(sums, working_sums, draws, strict=True):
-        if squared is not total:
-            _store(total, squared, draw, rule, shift=16)
+    if sums:
+        if rule.decay is None:
+            torch._foreach_addcmul_(working_sums, gs, gs)
+        else:
+            torch._foreach_mul_(working_sums, rule.decay)
+            torch._foreach_addcmul_(working_sums, gs, gs, value=1.0 - rule.decay)
+        for total, squared, draw in zip(sums, working_sums, draws, strict=True):
+            if squared is not total:
+                _store(total, squared, draw, rule, shift=16)
     for param, x, draw in zip(params, xs, draws, strict=True):
         if x is not param:
             _store(param, x, draw, rule)
@@ -305,7 +337,7 @@ def working_dtype(param: Tensor) -> torch.dtype:
     return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
 
 
-def _read(step: Tensor, rule: Rule) -> int | Tensor:
+def read_count(step: Tensor, rule: Rule) -> int | Tensor:
     """Return k as a number, or as a tensor if the host must not wait for it."""
     if rule.capturable or torch.compiler.is_compiling():
         return step.clone()  # the noise needs this value after the counter has changed

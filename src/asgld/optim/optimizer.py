@@ -8,8 +8,10 @@ literal statement of the algorithms, with which the tests compare, is in `asgld.
 from __future__ import annotations
 
 import itertools
+import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -20,9 +22,9 @@ from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from asgld import noise as noise_contract
-from asgld.optim import _memory, functional, plan, state
+from asgld.optim import _memory, functional, matrix, plan, shapes, state
 from asgld.optim.functional import Tensors, working_dtype
-from asgld.optim.plan import Plan
+from asgld.optim.plan import MatrixPlan, Plan
 from asgld.optim.rule import (
     KNOBS,
     Rule,
@@ -84,6 +86,9 @@ class ASGLD(Optimizer):
         algorithm prints; see `asgld.reference`.
     """
 
+    # Knobs of a preset for groups that state a shape of D, in place of the optimizer's defaults.
+    _defaults_of_shape: Mapping[str, dict[str, Any]] = MappingProxyType({})
+
     def __init__(
         self,
         params: ParamsT,
@@ -110,6 +115,10 @@ class ASGLD(Optimizer):
         opposed: float = 1.0,
         noise: float | None = None,
         noise_bound: float | None = None,
+        shape: str = "coordinate",
+        blocks: int = 1,
+        polar_by: str = "express",
+        share_work: bool = False,
         **others: Any,
     ) -> None:
         given = locals()
@@ -124,10 +133,28 @@ class ASGLD(Optimizer):
         super().__setstate__(state)
         self._plans = {}
         for group in self.param_groups:
-            group.setdefault("noise", None)  # a group saved before `noise` existed uses sigma
+            for name, value in _BEFORE.items():
+                group.setdefault(name, value)
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
         self._declare_scaler_support()
+
+    def __repr__(self) -> str:
+        """Say which parameters are in which group, and the knobs that are not ASGLD's defaults."""
+        lines = [f"{type(self).__name__} ("]
+        for number, group in enumerate(self.param_groups):
+            params, names = group["params"], _names(group)
+            lines.append(f"Parameter Group {number}: {len(params)} parameters, {group['shape']} D")
+            sizes = [str(tuple(p.shape)) for p in params]
+            texts = [" ".join(pair) for pair in zip(names, sizes, strict=True)] if names else sizes
+            lines.append(textwrap.indent(textwrap.fill(", ".join(texts), 96), "    "))
+            plain_values = {**Rule._field_defaults, "lr": None, "shape": group["shape"]}
+            lines += [
+                f"    {name}: {group[name]}"
+                for name, value in plain_values.items()
+                if group[name] is not value and group[name] != value
+            ]
+        return "\n".join([*lines, ")"])
 
     def _declare_scaler_support(self) -> None:
         # torch.amp.GradScaler reads this flag: the optimizer unscales gradients and skips steps.
@@ -137,6 +164,9 @@ class ASGLD(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; its knobs are checked and its state exists when this returns."""
+        if isinstance(param_group, dict) and isinstance(param_group.get("shape"), str):
+            suited = self._defaults_of_shape.get(param_group["shape"], {})
+            param_group = {**suited, **param_group}
         known = {"params", "param_names", "initial_lr", *KNOBS}
         if isinstance(param_group, dict) and (unknown := sorted(param_group.keys() - known)):
             raise ValueError(f"{name_of_ours(unknown[0])} in a parameter group; {_known(KNOBS)}")
@@ -147,7 +177,7 @@ class ASGLD(Optimizer):
                 if p.layout != torch.strided or p.is_nested:
                     raise TypeError(f"a parameter has the layout {p.layout}: need a dense tensor")
             group.update(plain({name: group[name] for name in KNOBS}))
-            rule = self._checked_rule(group)
+            rule = self._checked_rule(group, len(self.param_groups) - 1)
             warn_of_heating(rule)
             self._create_state(group, rule)
         except BaseException:
@@ -229,9 +259,9 @@ class ASGLD(Optimizer):
         for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):
             where = f"param_groups[{i}]"
             state.check_group(saved_group, group, where)
-            merged = {**self.defaults, "noise": None, **saved_group, "params": group["params"]}
+            merged = {**self.defaults, **_BEFORE, **saved_group, "params": group["params"]}
             try:
-                rule = self._checked_rule(merged)
+                rule = self._checked_rule(merged, i)
             except (ValueError, TypeError, RuntimeError) as error:
                 raise type(error)(f"{where} of the loaded state: {error}") from None
             if "noise" not in saved_group and self.defaults["noise"] is not None:
@@ -259,13 +289,18 @@ class ASGLD(Optimizer):
     def _why_not_fused(self, group: dict[str, Any], rule: Rule) -> str | None:
         if rule.differentiable:
             return "autograd cannot run through a kernel"
+        if rule.shape != "coordinate" and not rule.is_polar:
+            return f"no kernel has a D of the shape {rule.shape!r}"
         return plan.unavailable_reason(group["params"], rule)
 
-    def _checked_rule(self, group: dict[str, Any]) -> Rule:
+    def _checked_rule(self, group: dict[str, Any], number: int = 0) -> Rule:
         """Return a group's knobs. Raise if they are illegal, or if they ask for a kernel and none
         serves. A parameter on the device "meta" may still move to a device with a kernel."""
         rule, params = rule_of(group), group["params"]
         check(rule, {working_dtype(p) for p in params})
+        for j, p in enumerate(params if rule.shape != "coordinate" else ()):
+            if problem := shapes.problem_with(p, rule):
+                raise ValueError(f"{_name(group, number, j)} {problem}")
         needs_kernel = rule.fused and not any(p.is_meta for p in params)
         if needs_kernel and (reason := self._why_not_fused(group, rule)):
             raise RuntimeError(
@@ -284,12 +319,14 @@ class ASGLD(Optimizer):
             return Backend("loop", "foreach=False was asked for")
         if rule.differentiable:
             return Backend("loop", "autograd runs through the step")
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and rule.shape == "coordinate":
             return Backend("loop", "the compiler fuses the loop")
         reason = "fused=False was asked for"
         if rule.fused is None:
             reason = self._why_not_fused(group, rule) or ""
             if not reason:
+                if rule.is_polar:
+                    return Backend("fused", "batches of matrices, then a kernel, are the fastest")
                 return Backend("fused", "a kernel serves, and is the fastest")
         if isinstance(rule.lr, Tensor) and not rule.capturable:
             return Backend("loop", f"{reason}; and lr is a tensor without capturable=True")
@@ -371,7 +408,7 @@ class ASGLD(Optimizer):
 
     def _check_group(self, number: int, group: dict[str, Any]) -> Rule:
         """Return a group's knobs, or raise if the group cannot take a step. Nothing changes."""
-        rule = self._checked_rule(group)
+        rule = self._checked_rule(group, number)
         for j, p in enumerate(group["params"]):
             if p.grad is None:
                 continue
@@ -393,9 +430,18 @@ class ASGLD(Optimizer):
         tensors = Tensors([], [], [], [], [], [], [])
         self._collect_tensors(group, rule, tensors)
         backend = self._choose_backend(group).name
+        matrices = None
+        if rule.shape != "coordinate" and tensors.params:
+            owners = [p for p in group["params"] if p.grad is not None]
+            matrices = matrix.Matrices(owners, [self.state[p] for p in owners], tensors, rule)
         if backend != "fused" or not tensors.params:
-            return _Operations(functional.resolved(tensors), rule, backend == "foreach")
-        self._plans[id(group)] = Plan(group, rule, self.state, tensors)
+            beside = () if matrices is None else matrices.written()
+            resolved = functional.resolved(tensors, beside)
+            return _Operations(resolved, rule, backend == "foreach", matrices)
+        if matrices is not None:
+            self._plans[id(group)] = MatrixPlan(group, rule, self.state, tensors, matrices)
+        else:
+            self._plans[id(group)] = Plan(group, rule, self.state, tensors)
         return self._plans[id(group)]
 
     def _collect_tensors(self, group: dict[str, Any], rule: Rule, into: Tensors) -> None:
@@ -420,6 +466,9 @@ class ASGLD(Optimizer):
         """Take one step as torch.compile sees it. lr is a tensor there: a schedule must not compile
         the step anew."""
         for group in self.param_groups:
+            if group["shape"] != "coordinate":
+                self._step_untraced(group)
+                continue
             columns: Any = [[] for _ in Tensors._fields]
             backend = self._init_group(group, *columns)
             tensors = Tensors(*columns)
@@ -435,6 +484,13 @@ class ASGLD(Optimizer):
             else:
                 functional.asgld(tensors, rule, as_lists=backend == "foreach")
 
+    @_disable_dynamo
+    def _step_untraced(self, group: dict[str, Any]) -> None:
+        """Take a step of a group of matrices beside the compiled code: products of matrices gain
+        nothing from a compiler."""
+        number = next(i for i, other in enumerate(self.param_groups) if other is group)
+        self._collect(group, self._check_group(number, group)).step(None, None)
+
 
 class _Operations(NamedTuple):
     """One step of a group in torch's own operations."""
@@ -442,11 +498,21 @@ class _Operations(NamedTuple):
     tensors: Tensors
     rule: Rule
     as_lists: bool
+    matrices: matrix.Matrices | None = None
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step. A gradient scaler unscales the gradients and skips steps by itself."""
-        if self.tensors.params:
-            functional.asgld(self.tensors, self.rule, as_lists=self.as_lists)
+        if not self.tensors.params:
+            return
+        tensors, rule, normals = self.tensors, self.rule, None
+        if self.matrices is not None:
+            directions, normals = self.matrices.directions(tensors.grads, rule)
+            tensors, rule = tensors._replace(grads=directions), matrix.applied(rule)
+        functional.asgld(tensors, rule, as_lists=self.as_lists, normals=normals)
+
+
+# The values of knobs in a group that was saved before the knob existed.
+_BEFORE = {"noise": None, "shape": "coordinate", "blocks": 1}
 
 
 def _known(knobs: Iterable[str]) -> str:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from asgld.noise import Layout, layout_of
 from asgld.optim import _memory
-from asgld.optim.functional import Tensors, check_apart, working_dtype
+from asgld.optim.functional import Tensors, check_apart, check_sums, working_dtype
+from asgld.optim.matrix import Matrices, applied
 from asgld.optim.rule import FLAGS, NUMBERS, Rule, check, check_lr, rule_of
 from asgld.optim.state import sum_dtype
 
@@ -101,6 +102,7 @@ class Kernels:
         self._copied = {i for i, g in enumerate(grads) if not _is_dense(g, self._types[i])}
         self._copied |= self._shared(list(map(Tensor.data_ptr, grads)))
         self._taken: set[tuple[int, ...]] = set()
+        self._has_all_sums = all(total is not None for total in tensors.sums)
         in_turn = self._written.overlap()
         if in_turn:
             check_apart(tensors)
@@ -139,6 +141,7 @@ class Kernels:
         found_inf: Tensor | None,
     ) -> None:
         """Take one step. `addresses` are those of the gradients."""
+        check_sums(self._has_all_sums, rule)  # before the first part moves
         copies = {i: _dense_copy(grads[i], self._types[i]) for i in self._copied}
         if copies:
             addresses = list(addresses)
@@ -171,13 +174,16 @@ class _Part(NamedTuple):
 def _parts(
     tensors: Tensors, grad_dtypes: Sequence[torch.dtype], *, host_counts: bool, in_turn: bool
 ) -> list[_Part]:
-    """Return a part per device and, on a GPU, per kind of tensor. With `in_turn` every parameter is
-    a part: parameters that share memory are updated one after the other."""
+    """Return a part per device, with sums and without, and, on a GPU, per kind of tensor. With
+    `in_turn` every parameter is a part: parameters that share memory are updated one after the
+    other."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, (param, total) in enumerate(zip(tensors.params, tensors.sums, strict=True)):
         in_fours = tensors.layouts[i].is_in_fours
-        kinds = () if param.is_cpu else (param.dtype, total.dtype, grad_dtypes[i], in_fours)
-        groups.setdefault((param.device, *kinds, i if in_turn else None), []).append(i)
+        sum_dtype = None if total is None else total.dtype
+        kinds = () if param.is_cpu else (param.dtype, sum_dtype, grad_dtypes[i], in_fours)
+        key = (param.device, total is None, *kinds, i if in_turn else None)
+        groups.setdefault(key, []).append(i)
     parts = []
     for (device, *_), members in groups.items():
         part = tensors.select(members)
@@ -238,11 +244,14 @@ def step_as_operator(
 ) -> None:
     """Take one step as one operator of torch. `rule.lr` is a tensor."""
     assert isinstance(rule.lr, Tensor)
+    sums = [total for total in tensors.sums if total is not None]
+    if len(sums) < len(tensors.sums):
+        raise RuntimeError("a fused step under torch.compile needs a sum for every parameter")
     rows = [layout.rows or (0, 0, 0) for layout in tensors.layouts]
     _operator(
         tensors.params,
         tensors.grads,
-        tensors.sums,
+        sums,
         tensors.steps,
         [m for m in tensors.momenta if m is not None],
         tensors.streams,
@@ -287,7 +296,7 @@ def _operator(
         for p, offset, length, stride in zip(params, rows[::3], rows[1::3], rows[2::3], strict=True)
     ]
     kept: list[Tensor | None] = [*momenta] if momenta else [None] * len(params)
-    tensors = Tensors(params, grads, sums, steps, streams, layouts, kept)
+    tensors = Tensors(params, grads, [*sums], steps, streams, layouts, kept)
     addresses = list(map(Tensor.data_ptr, grads))
     Kernels(tensors).step(grads, addresses, rule, grad_scale, found_inf)
 
@@ -326,8 +335,8 @@ class Plan:
         own = [states[p] for p in self._owners]
         self._entries = list(_entries(own))
         # The tensors that kernels read and write.
-        fixed = [*self._owners, *(state["sum"] for state in own)]
-        fixed += [state["momentum"] for state in own] if rule.momentum != 0.0 else []
+        names = ("sum", "right", *(("momentum",) if rule.momentum != 0.0 else ()))
+        fixed = [*self._owners, *(state[name] for name in names for state in own if name in state)]
         self._fixed: list[Any] = fixed
         self._shards = _places_of_shards(fixed)
         self._shards_of_grads = _places_of_shards(self._owners)
@@ -345,7 +354,10 @@ class Plan:
         self._watched = [*_watched(self._steps), *_watched([state["stream"] for state in own])]
         self._versions = _versions(self._watched)
         self._tracked = [p for p in self._owners if not p.is_inference()]
-        self._kernels = Kernels(tensors, host_counts=not rule.capturable)
+        self._kernels = self._kernels_for(tensors, rule)
+
+    def _kernels_for(self, tensors: Tensors, rule: Rule) -> Kernels:
+        return Kernels(tensors, host_counts=not rule.capturable)
 
     def fits(self, keys: list[Tensor], states: list[Any]) -> bool:
         """Whether the plan serves this step. Raise if a knob of the group is illegal.
@@ -403,7 +415,10 @@ class Plan:
         self._grads = grads
         places = self._places_of_grads
         moved = places.changed(grads)
-        return not moved or self._kernels.take(grads, moved, places.addresses)
+        return not moved or self._takes_moved(grads, moved)
+
+    def _takes_moved(self, grads: Sequence[Tensor], moved: list[int]) -> bool:
+        return self._kernels.take(grads, moved, self._places_of_grads.addresses)
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that `fits` has approved."""
@@ -411,6 +426,49 @@ class Plan:
         self._kernels.step(self._grads, addresses, self._rule, grad_scale, found_inf)
         self._grads = []
         # Autograd may have saved these parameters, and must notice that they have changed.
+        torch.autograd.graph.increment_version(self._tracked)
+
+
+class MatrixPlan(Plan):
+    """The step of a group of matrices: directions in torch's operations, which kernels apply."""
+
+    def __init__(
+        self,
+        group: dict[str, Any],
+        rule: Rule,
+        states: dict[Tensor, dict[str, Any]],
+        tensors: Tensors,
+        matrices: Matrices,
+    ) -> None:
+        self._matrices = matrices
+        self._written_first = _memory.Spans(matrices.written())
+        super().__init__(group, rule, states, tensors)
+
+    def _kernels_for(self, tensors: Tensors, rule: Rule) -> Kernels:
+        # Directions are new tensors in every step. Those on the device "meta" have their look.
+        self._looks_like = self._matrices.looks_of_directions(rule)
+        return super()._kernels_for(tensors._replace(grads=self._looks_like), applied(rule))
+
+    def _takes_moved(self, grads: Sequence[Tensor], moved: list[int]) -> bool:
+        return all(map(_memory.is_whole, map(grads.__getitem__, moved)))
+
+    def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        """Take the step that `fits` has approved."""
+        grads = [g.resolve_neg() for g in self._grads]
+        sizes = np.array([_memory.extent(g) for g in grads], np.uint64)
+        addresses = list(map(Tensor.data_ptr, grads))
+        for i in np.flatnonzero(self._written_first.meet(addresses, sizes)):
+            grads[i] = grads[i].clone()
+        with torch.no_grad():
+            found, _ = self._matrices.directions(grads, self._rule)
+            # A kernel sees an address alone: the tensor there must look as the kernel expects.
+            directions = [
+                d.to(look.dtype).contiguous()
+                for d, look in zip(found, self._looks_like, strict=True)
+            ]
+            addresses = list(map(Tensor.data_ptr, directions))
+            self._kernels.step(directions, addresses, applied(self._rule), None, None)
+        self._grads = []
         torch.autograd.graph.increment_version(self._tracked)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from asgld.optim.groups import network_groups
 from asgld.optim.optimizer import ASGLD
+from asgld.optim.rule import POLAR_SHAPES, SHAPES
 
 
 class AGLD(ASGLD):
@@ -121,57 +123,94 @@ class PSGLD(ASGLD):
         super().__init__(params, lr, 1.0, 0.5, sigma, decay=decay, **options)
 
 
+def _network_defaults(shape: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the knobs of NetworkASGLD for a shape of D. The user's own come first, but a clip and
+    a treatment of opposed momentum are those of the rule per coordinate."""
+    common = {"delta": 1e-16, "d_init": 0.0, "annealing": 1.0}
+    if shape in POLAR_SHAPES:
+        return {**common, "momentum": 0.95, **given, "clip": None, "opposed": 1.0}
+    opposed = 0.0 if given.get("momentum", 0.9) != 0.0 else 1.0
+    return {**common, "momentum": 0.9, "clip": 0.125, "opposed": opposed, **given}
+
+
 class NetworkASGLD(ASGLD):
-    r"""ASGLD for training networks: a D that forgets, cautious momentum after it, a growing clip.
+    r"""ASGLD for training networks: give it the model, and tune lr alone.
+
+    Hidden matrices step along the polar factor of their momentum, as with Muon, with rows of even
+    size. Everything else (embeddings, output layers, norms, biases) has a D per coordinate that
+    forgets. All get annealed noise:
 
     .. math::
-        u_k = \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8}), \qquad
-        m_k = \mu\, m_{k-1} + (1 - \mu)\, u_k, \qquad
-        x_{k+1} = x_k - \mathrm{lr}\, m_k\, [m_k G_k > 0] + \nu\, \mathrm{lr}\, k^{-1/2} z_k
+        \text{matrices:} \quad M_k = \mu\, M_{k-1} + (1 - \mu)\, G_k, \qquad
+        u_k = \mathrm{rows}\big(\mathrm{polar}(\mu M_k + (1 - \mu) G_k)\big)
 
-    D is the average of past squared gradients, so the scaled gradient has the size of one in all
-    units of the loss. Only lr needs tuning, and no warm-up is needed. A coordinate whose momentum
+        \text{others:} \quad m_k = \mu\, m_{k-1} + (1 - \mu)\,
+        \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8}), \qquad u_k = m_k\, [m_k G_k > 0]
+
+        x_{k+1} = x_k - \mathrm{lr}\, u_k + \nu\, \mathrm{lr}\, k^{-1/2} z_k
+
+    The polar factor is scaled to a root mean square of 0.2, about that of AdamW's steps, so one lr
+    serves all, on AdamW's scale. D is the average of past squared gradients, so a scaled gradient
+    has the size of one in all units of the loss. No warm-up is needed. A coordinate whose momentum
     points against the newest gradient waits (``opposed=0``; see :class:`ASGLD`). The noise is nu
-    times the size of a gradient step at first and anneals like k^(-1/2).
+    times lr at first and anneals like k^(-1/2).
 
     Args:
-        params: as for :class:`ASGLD`.
+        params: the model, whose modules tell which parameters are hidden matrices; see
+            :func:`asgld.network_groups`. Or parameters or groups as for :class:`ASGLD`: they get
+            the rule per coordinate, unless a group has another ``shape``.
         lr: float, or a one-element tensor.
         noise: nu; 0 for none. The noise follows the lr of its group, through every schedule.
-        decay: of the average of squares.
-        momentum: mu.
+        decay: of the averages of squares.
+        momentum: mu; None is 0.95 for the polar forms and 0.9 for the other shapes of D.
+        shape: of D for the hidden matrices of a model. "coordinate" is the rule per coordinate for
+            all. For bare parameters it is the shape of all groups that state none.
         options: any other option of :class:`ASGLD`.
+
+    ``print(optimizer)`` shows which parameters are in which group.
 
     Example:
         >>> import torch, asgld
-        >>> model = torch.nn.Linear(3, 1)
-        >>> optimizer = asgld.NetworkASGLD(model.named_parameters(), lr=2e-3)
+        >>> first, last = torch.nn.Linear(3, 5), torch.nn.Linear(5, 1)
+        >>> model = torch.nn.Sequential(first, torch.nn.Tanh(), last)
+        >>> optimizer = asgld.NetworkASGLD(model, lr=2e-3)
+        >>> [(group["shape"], len(group["params"])) for group in optimizer.param_groups]
+        [('polar-row', 1), ('coordinate', 3)]
         >>> model(torch.ones(3)).sum().backward()
         >>> optimizer.step()
 
     References:
-        The order (squares of the past, momentum after scaling, a growing clip) is that of ADOPT:
-        Taniguchi et al., NeurIPS 2024. Differences: the average of squares is corrected for its
-        beginning; the bound grows like k^(1/8), not k^(1/4), which allows a larger lr; coordinates
-        wait as in the cautious optimizers of Liang, Chen, Liu and Liu (arXiv 2411.16085), without
-        their scaling of the other coordinates; and there is noise.
+        Matrices: Jordan et al., Muon (2024); rows as in NorMuon, Li et al. (arXiv 2510.05491);
+        polar factors by Polar Express, Amsel et al. (arXiv 2505.16932); the step size of Liu et
+        al. (arXiv 2502.16982). Others: the order (squares of the past, momentum after scaling, a
+        growing clip) is that of ADOPT: Taniguchi et al., NeurIPS 2024. Differences: the average of
+        squares is corrected for its beginning; the bound grows like k^(1/8), not k^(1/4), which
+        allows a larger lr; coordinates wait as in the cautious optimizers of Liang, Chen, Liu and
+        Liu (arXiv 2411.16085), without their scaling of the other coordinates. The noise is ours.
     """
+
+    _defaults_of_shape = {word: _network_defaults(word, {}) for word in SHAPES}  # noqa: RUF012
 
     def __init__(
         self,
-        params: ParamsT,
+        params: ParamsT | nn.Module,
         lr: float | Tensor = 2e-3,
         noise: float = 0.3,
         decay: float = 0.99,
-        momentum: float = 0.9,
+        momentum: float | None = None,
+        shape: str | None = None,
         **options: Any,
     ) -> None:
         fixed = "it sets alpha = 1 and beta = 0, and noise is the size of its noise"
         _refuse(("alpha", "beta", "sigma"), options, self, fixed)
-        defaults = {"delta": 1e-16, "d_init": 0.0, "clip": 0.125, "annealing": 1.0}
-        options = {**defaults, "opposed": 0.0 if momentum != 0.0 else 1.0, **options}
-        options |= {"noise": noise, "decay": decay, "momentum": momentum}
-        super().__init__(params, lr, 1.0, 0.0, 0.0, **options)
+        given = {**options, **({} if momentum is None else {"momentum": momentum})}
+        self._defaults_of_shape = {word: _network_defaults(word, given) for word in SHAPES}
+        if isinstance(params, nn.Module):
+            params = network_groups(params, "polar-row" if shape is None else shape)
+            shape = None
+        shape = "coordinate" if shape is None else shape
+        options = {**self._defaults_of_shape.get(shape, given), "shape": shape}
+        super().__init__(params, lr, 1.0, 0.0, 0.0, **{**options, "noise": noise, "decay": decay})
 
 
 def _refuse(names: tuple[str, ...], options: dict[str, Any], preset: ASGLD, reason: str) -> None:

@@ -113,7 +113,9 @@ class Rule(NamedTuple):
     momentum: Annotated[
         float,
         Knob(
-            "factor of an exponential average of the gradient steps, taken after D scales them",
+            "factor of an exponential average of the gradient steps, taken after D scales them. "
+            "The polar forms take the average of the gradients, before D, and look ahead as "
+            "Nesterov does",
             0.0, 1.0,
         ),
     ] = 0.0  # fmt: skip
@@ -192,6 +194,45 @@ class Rule(NamedTuple):
         bool | None,
         Knob("work in one kernel; None takes the fastest backend"),
     ] = None
+    shape: Annotated[
+        str,
+        Knob(
+            "shape of D. `coordinate` is the paper's. `scalar` is one number for a matrix, `row` "
+            "one for each row. `left` is a matrix that multiplies from the left, `both` one on "
+            "each side. `polar` takes D from the momentum alone, as Muon does; `polar-row` then "
+            "divides each row by its average size. A parameter counts as the matrix (first "
+            "dimension, all others)"
+        ),
+    ] = "coordinate"
+    blocks: Annotated[
+        int,
+        Knob(
+            "number of matrices that a parameter holds along its first dimension: 3 for a weight "
+            "that makes queries, keys and values, 4 for the gates of an LSTM, the number of "
+            "experts for a stack of experts"
+        ),
+    ] = 1
+    polar_by: Annotated[
+        str,
+        Knob(
+            "how the polar forms find the polar factor. `express` is five steps of Polar Express "
+            "(Amsel, Persson, Musco and Gower, arXiv 2505.16932), `muon` five steps with the "
+            "coefficients of Muon, `svd` is exact"
+        ),
+    ] = "express"
+    share_work: Annotated[
+        bool,
+        Knob(
+            "let the ranks of the default process group share the matrices that all of them hold. "
+            "A step then communicates, so all ranks must take it together. Sharded matrices are "
+            "always shared"
+        ),
+    ] = False
+
+    @property
+    def is_polar(self) -> bool:
+        """Whether D comes from the momentum, not from the past."""
+        return self.shape in POLAR_SHAPES
 
     @property
     def has_noise(self) -> bool:
@@ -201,7 +242,7 @@ class Rule(NamedTuple):
     @property
     def fills(self) -> bool:
         """Whether the first gradient only fills the average, which does not begin at d_init."""
-        return self.decay is not None and self.d_init == 0.0
+        return self.decay is not None and self.d_init == 0.0 and not self.is_polar
 
     @property
     def divides(self) -> bool:
@@ -224,7 +265,11 @@ def _declared() -> dict[str, Knob]:
 KNOBS = _declared()
 NUMBERS = tuple(name for name, knob in KNOBS.items() if knob.low is not None)
 FLAGS = ("maximize", "stochastic_rounding", "capturable", "differentiable")
+_SWITCHES = (*FLAGS, "share_work")
 _CHOICES = ("foreach", "fused")
+POLAR_SHAPES = ("polar", "polar-row")
+SHAPES = ("scalar", "row", "coordinate", "left", "both", *POLAR_SHAPES)
+POLAR_METHODS = ("express", "muon", "svd")
 _SUM_DTYPES = (None, torch.float64, torch.float32, torch.bfloat16)
 
 # Arguments of other optimizers, and the same in terms of ASGLD.
@@ -232,7 +277,10 @@ FOREIGN = {
     "betas": "momentum=betas[0] and decay=betas[1]",
     "eps": "delta, which is added to squares: delta=eps**2",
     "amsgrad": "nothing: D never shrinks without decay",
-    "nesterov": "nothing",
+    "nesterov": "nothing: the polar forms look ahead, the other shapes of D do not",
+    "ns_coefficients": "polar_by='muon'",
+    "ns_steps": "polar_by, always with five steps",
+    "adjust_lr_fn": "nothing: lr is on AdamW's scale, as with 'match_rms_adamw'",
     "dampening": "nothing: momentum averages, so its gain is 1 - momentum",
     "initial_accumulator_value": "d_init",
     "lr_decay": "a scheduler of torch.optim.lr_scheduler",
@@ -254,7 +302,11 @@ def plain(knobs: dict[str, Any]) -> dict[str, Any]:
     """Return knobs with NumPy's numbers as Python's, which every checkpoint can hold."""
 
     def one(name: str, value: Any) -> Any:
-        if name in (*FLAGS, *_CHOICES) and isinstance(value, numbers.Integral) and value in (0, 1):
+        if (
+            name in (*_SWITCHES, *_CHOICES)
+            and isinstance(value, numbers.Integral)
+            and value in (0, 1)
+        ):
             return bool(value)
         is_number = isinstance(value, numbers.Real) and not isinstance(value, (int, float))
         is_float = isinstance(value, float) and type(value) is not float
@@ -299,13 +351,24 @@ def check(rule: Rule, dtypes: Iterable[torch.dtype] = (torch.float64,)) -> None:
         if not knob.admits(value):
             raise ValueError(f"Invalid {name} value: {value!r}: {knob.need(name)}")
     noise.check_seed(rule.seed)
-    for name in (*FLAGS, *_CHOICES):
+    for name in (*_SWITCHES, *_CHOICES):
         value = getattr(rule, name)
         if not isinstance(value, bool) and not (name in _CHOICES and value is None):
             raise TypeError(f"Invalid {name} value: {value!r}: need True or False")
     if rule.sum_dtype not in _SUM_DTYPES:
         allowed = ", ".join(map(str, _SUM_DTYPES))
         raise ValueError(f"Invalid sum_dtype value: {rule.sum_dtype}: need one of {allowed}")
+    for name, words in (("shape", SHAPES), ("polar_by", POLAR_METHODS)):
+        if getattr(rule, name) not in words:
+            raise ValueError(
+                f"Invalid {name} value: {getattr(rule, name)!r}: need one of {', '.join(words)}"
+            )
+    if not isinstance(rule.blocks, int) or isinstance(rule.blocks, bool) or rule.blocks < 1:
+        raise ValueError(
+            f"Invalid blocks value: {rule.blocks!r}: need a whole number of at least 1"
+        )
+    if rule.shape != "coordinate":
+        _check_shape(rule)
     _check_together(rule, dtypes)
 
 
@@ -319,6 +382,44 @@ def _check_number(name: str, value: Any) -> None:
         float(value)
     except OverflowError:
         raise ValueError(f"Invalid {what}: too large for a float") from None
+
+
+def _check_shape(rule: Rule) -> None:
+    """Raise if a knob does not go with a D that is no coordinate's."""
+    refused: dict[str, tuple[bool, str]] = {
+        "fused": (bool(rule.fused), "no one kernel has this step; leave fused out"),
+        "foreach": (bool(rule.foreach), "this step is no list operation; leave foreach out"),
+        "differentiable": (rule.differentiable, "autograd does not run through this step"),
+        "sum_dtype": (
+            rule.sum_dtype is not None,
+            "the sums of this D are small, or are matrices whose powers need all digits",
+        ),
+    }
+    if rule.shape in ("left", "both"):
+        refused["capturable"] = (
+            rule.capturable,
+            "a graph cannot hold the eigenvalues that this D needs",
+        )
+    if rule.is_polar:
+        singular = "D comes from the momentum and is singular"
+        refused |= {
+            "alpha": (rule.alpha != 1.0, f"{singular}, so only alpha=1 has a meaning"),
+            "beta": (
+                rule.has_noise and rule.beta != 0.0,
+                f"{singular}, so noise cannot be scaled by it; use beta=0, or no noise",
+            ),
+            "clip": (rule.clip is not None, "the polar factor is bounded by itself; use None"),
+            "opposed": (rule.opposed != 1.0, "the direction is no average of steps; use 1"),
+            "noise_bound": (rule.noise_bound is not None, "D does not scale the noise; use None"),
+            "capturable": (
+                rule.capturable and rule.polar_by == "svd",
+                "a graph cannot hold an SVD; use another polar_by",
+            ),
+        }
+    for name, (is_refused, why) in refused.items():
+        if is_refused:
+            value = getattr(rule, name)
+            raise ValueError(f"Invalid {name} value: {value!r} with shape={rule.shape!r}: {why}")
 
 
 def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:
@@ -337,7 +438,7 @@ def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:
             f"Invalid noise_bound value: {rule.noise_bound!r} with beta=0: D does not scale this "
             "noise, so a larger D cannot bound it; set noise_bound=None"
         )
-    if rule.divides:
+    if rule.divides and not rule.is_polar:
         # The least D: a sum begins at d_init, and an average may forget all but delta.
         name = "d_init" if rule.decay is None else "delta"
         least = getattr(rule, name)
@@ -361,7 +462,13 @@ def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:
 def warn_of_heating(rule: Rule) -> None:
     """Warn if the noise does not die down; `add_param_group` calls this."""
     alpha, beta = rule.alpha, rule.beta
-    if not rule.has_noise or alpha == 0.0 or beta > alpha / 2 or rule.decay is not None:
+    if (
+        rule.is_polar
+        or not rule.has_noise
+        or alpha == 0.0
+        or beta > alpha / 2
+        or rule.decay is not None
+    ):
         return  # a D that forgets does not grow
     effect = "grows" if beta < alpha / 2 else "stays fixed, as in a sampler,"
     warnings.warn(

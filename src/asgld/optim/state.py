@@ -4,10 +4,13 @@
 entry       meaning
 ==========  =====================================================================================
 sum         S, the sum (with `decay`: average) of squared gradients; shaped like the parameter,
-            with separate real and imaginary parts
+            with separate real and imaginary parts. A D of another shape has another sum, a whole
+            and plain tensor on every rank (`asgld.optim.shapes.sizes_of_sums`)
+right       the sum on the right side, of the shape "both" alone
 step        k, steps taken; 0-dim int64, on the CPU or on the device of the parameter
 stream      key of the parameter's noise; 0-dim int64 on the CPU, see `asgld.noise`
-momentum    average of scaled gradients, shaped like `sum`, in the working precision; optional
+momentum    average of scaled gradients, in the polar forms of gradients; shaped like the
+            parameter, in the working precision; optional
 ==========  =====================================================================================
 """
 
@@ -21,13 +24,14 @@ import torch
 from torch import Tensor
 
 from asgld import noise
-from asgld.optim import _memory
+from asgld.optim import _memory, shapes
 from asgld.optim.functional import Tensors, working_dtype
 from asgld.optim.rule import Rule
 
 State = dict[str, Any]
 
-_NEEDED = ("step", "sum", "stream")
+# Entries of floating point.
+_VALUES = ("sum", "right", "momentum")
 # An entry of another optimizer's state, and the name of that optimizer.
 _FOREIGN = {
     "exp_avg_sq": "Adam or AdamW",
@@ -43,7 +47,7 @@ def create(p: Tensor, rule: Rule, stream: int, *, count_on_device: bool) -> Stat
     """Return the state before the first step, when D is d_init."""
     state = {
         "step": torch.zeros((), dtype=torch.int64, device=p.device if count_on_device else "cpu"),
-        "sum": torch.zeros_like(_memory.real(p.detach()), dtype=sum_dtype(rule, p)),
+        **_no_sums(p, rule),
         "stream": torch.tensor(stream, dtype=torch.int64),
     }
     if rule.momentum != 0.0:
@@ -65,6 +69,15 @@ def share_versions(states: Sequence[State], rule: Rule) -> None:
             state[name] = one
 
 
+def _no_sums(p: Tensor, rule: Rule) -> State:
+    """Return the entries that D is built of, before the first step."""
+    dtype = sum_dtype(rule, p)
+    if rule.shape == "coordinate":
+        return {"sum": torch.zeros_like(_memory.real(p.detach()), dtype=dtype)}
+    sizes = shapes.sizes_of_sums(p.shape, rule)
+    return {name: torch.zeros(size, dtype=dtype, device=p.device) for name, size in sizes.items()}
+
+
 def _no_momentum(p: Tensor) -> Tensor:
     return torch.zeros_like(_memory.real(p.detach()), dtype=working_dtype(p))
 
@@ -76,11 +89,11 @@ def sum_dtype(rule: Rule, p: Tensor) -> torch.dtype:
 def settle(p: Tensor, state: State, rule: Rule, *, count_on_device: bool) -> None:
     """Move a state to the device of its parameter, and add momentum if the rule has it now."""
     home = p.device if count_on_device else torch.device("cpu")
-    for name in ("sum", "momentum"):
+    fresh = {**_no_sums(p, rule), "momentum": _no_momentum(p)} if _is_elsewhere(p, state) else {}
+    for name, there in fresh.items():
         value = state.get(name)
         if value is not None and value.device != p.device:
             # A tensor on the device "meta" has no values to copy.
-            there = torch.zeros_like(_memory.real(p.detach()), dtype=value.dtype)
             state[name] = there if value.is_meta else there.copy_(value)
     if (step := state["step"]).device != home:
         state["step"] = torch.zeros_like(step, device=home) if step.is_meta else step.to(home)
@@ -88,6 +101,10 @@ def settle(p: Tensor, state: State, rule: Rule, *, count_on_device: bool) -> Non
         state["stream"] = torch.tensor(state["stream"], dtype=torch.int64)
     if rule.momentum != 0.0 and "momentum" not in state:
         state["momentum"] = _no_momentum(p)
+
+
+def _is_elsewhere(p: Tensor, state: State) -> bool:
+    return any(name in state and state[name].device != p.device for name in _VALUES)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -136,16 +153,14 @@ def check_state(p: Tensor, state: Any, rule: Rule, where: str) -> None:
 
 
 def _problem(p: Tensor, state: Any, rule: Rule) -> str:
-    if problem := _missing(state):
+    if problem := _missing(p, state, rule):
         return problem
-    for name in (*_NEEDED, "momentum"):
+    for name in ("step", "stream", *_VALUES):
         value = state.get(name)
         # Earlier versions kept the stream as an int.
         if not isinstance(value, (Tensor, int) if name == "stream" else (Tensor, NoneType)):
             return f"{name!r} is a {type(value).__name__}; need a tensor"
-    shape = _memory.real(p.detach()).shape
-    dtypes = {"sum": sum_dtype(rule, p), "momentum": working_dtype(p)}
-    for name, dtype in dtypes.items():
+    for name, (shape, dtype) in _forms(p, rule).items():
         value = state.get(name)
         if value is None:
             continue
@@ -153,9 +168,11 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
             return (
                 f"{name!r} has shape {tuple(value.shape)} and {value.dtype}, but the parameter "
                 f"needs {tuple(shape)} and {dtype}; if p.data was replaced by another kind of "
-                "tensor, make a new optimizer"
+                "tensor, or the shape of D was changed, make a new optimizer"
             )
-        if getattr(value, "placements", None) != getattr(p, "placements", None):
+        is_like_param = name == "momentum" or rule.shape == "coordinate"
+        placements = getattr(p, "placements", None) if is_like_param else None
+        if getattr(value, "placements", None) != placements:
             return f"{name!r} is not sharded as the parameter is"
         held = _unwrapped(value)
         if held.layout != torch.strided or (not held.is_meta and _memory.repeats(held)):
@@ -182,6 +199,16 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
     return ""
 
 
+def _forms(p: Tensor, rule: Rule) -> dict[str, tuple[Any, torch.dtype]]:
+    """Return the shape and dtype that each entry of floating point must have."""
+    whole = _memory.real(p.detach()).shape
+    sizes: dict[str, Any] = {"sum": whole}
+    if rule.shape != "coordinate":
+        sizes = {name: torch.Size(s) for name, s in shapes.sizes_of_sums(p.shape, rule).items()}
+    forms = {name: (size, sum_dtype(rule, p)) for name, size in sizes.items()}
+    return {**forms, "momentum": (whole, working_dtype(p))}
+
+
 def check_count(state: State, where: str) -> None:
     """Raise if a step count on the CPU does not fit the noise counter."""
     if state["step"].is_cpu and int(state["step"]) > noise.MAX_STEP:
@@ -206,7 +233,7 @@ def check_streams(states: Iterable[State]) -> None:
 
 def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, count_on_device: bool) -> State:
     """Return a checked copy of a saved state, in the dtypes and on the device of a parameter."""
-    if problem := _missing(saved):
+    if problem := _missing(p, saved, rule):
         raise ValueError(f"state of {where}: {problem}")
     state = dict(saved)
     # A state that is loaded before its parameter is materialized stays on its device.
@@ -225,7 +252,7 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, count_on_device: b
     # Earlier versions saved the stream as an int.
     state["stream"] = torch.as_tensor(stream).reshape(()).to("cpu", torch.int64, copy=True)
     state["step"] = torch.as_tensor(step).reshape(()).to(home, torch.int64, copy=True)
-    for name, dtype in (("sum", sum_dtype(rule, p)), ("momentum", working_dtype(p))):
+    for name, (_, dtype) in _forms(p, rule).items():
         value = state.get(name)
         if isinstance(value, Tensor):
             if not value.is_floating_point() or (value.is_meta and not p.is_meta):
@@ -242,17 +269,19 @@ def restore(p: Tensor, saved: Any, rule: Rule, where: str, *, count_on_device: b
     if not 0 <= int(step) <= noise.MAX_STEP + 1:
         raise ValueError(f"state of {where}: 'step' is {int(step)}: need 0 to 2**32 steps")
     check_state(p, state, rule, where)
-    total = _unwrapped(state["sum"])
-    if not total.is_meta and bool((total < 0).any()):
-        raise ValueError(f"state of {where}: 'sum' holds negative numbers, not sums of squares")
+    if "sum" in state and rule.shape not in ("left", "both"):
+        total = _unwrapped(state["sum"])
+        if not total.is_meta and bool((total < 0).any()):
+            raise ValueError(f"state of {where}: 'sum' holds negative numbers, not sums of squares")
     return cast(State, state)
 
 
-def _missing(state: Any) -> str:
+def _missing(p: Tensor, state: Any, rule: Rule) -> str:
     """Say which entries a state lacks, and which optimizer it may belong to."""
     if not isinstance(state, dict):
         return f"need a dict, not a {type(state).__name__}"
-    missing = [name for name in sorted(_NEEDED) if state.get(name) is None]
+    needed = {"step", "stream", *_forms(p, rule)} - {"momentum"}
+    missing = [name for name in sorted(needed) if state.get(name) is None]
     text = " and ".join(map(repr, missing)) + " missing"
     owner = next((owner for entry, owner in _FOREIGN.items() if entry in state), None)
     if owner is not None:
@@ -299,11 +328,12 @@ def collect(p: Tensor, state: State, rule: Rule, into: Tensors) -> None:
     and imaginary parts. The gradient is not converted."""
     into.params.append(_memory.real(local(p)))
     into.grads.append(_unwrapped(_placed(p.grad, p)))
-    into.sums.append(local(state["sum"]))
+    into.sums.append(local(state["sum"]) if rule.shape == "coordinate" else None)
     into.steps.append(state["step"])
     into.streams.append(int(state["stream"]))
     into.layouts.append(noise.layout_of(p))
-    into.momenta.append(local(state["momentum"]) if rule.momentum != 0.0 else None)
+    has_momentum = rule.momentum != 0.0 and not rule.is_polar
+    into.momenta.append(local(state["momentum"]) if has_momentum else None)
 
 
 def local(tensor: Tensor) -> Tensor:

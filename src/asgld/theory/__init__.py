@@ -25,6 +25,7 @@ from asgld.theory.escape import (
     escape_recursion,
     escape_time,
     growth_onset,
+    own_share,
     published_escape_time,
     temperature,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "item",
     "items",
     "noise_scale",
+    "own_share",
     "predicted_sums",
     "published_escape_time",
     "rate",

@@ -12,6 +12,8 @@ Gamma = sum gamma h runs slower as D grows by c = delta + C per step. Two questi
     "distance"   when is |y| >= radius? There is no dimension in it.
     "value"      when is f <= f_saddle - drop? This must also pay for the heat (d-1) T_eff/2 of the
                  stable directions, and here log d enters.
+
+Any shape of D (a number, rows, coordinates, matrices) enters by one number, `own_share`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from asgld.arguments import require
 from asgld.theory._arguments import BoolArray, FloatArray, Number, choice, floats, number, unwrap
 
 CRITERIA = ("distance", "value")
+SHAPES = ("scalar", "row", "coordinate", "left", "both")
 PUBLISHED_CONSTANTS = (1.0, 1.0, 5.0)
 RELIABLE_GROWTH = 5.0
 
@@ -173,6 +176,7 @@ def escape_time(
     drop: ArrayLike = 0.0,
     failure: ArrayLike = 0.5,
     aligned: bool = True,
+    share: ArrayLike | None = None,
     bath_curvature: ArrayLike = 1.0,
     published_constants: tuple[float, float, float] = PUBLISHED_CONSTANTS,
 ) -> EscapeTime:
@@ -208,6 +212,8 @@ def escape_time(
     failure          probability of not having escaped by T; 0.5 gives the median
     aligned          whether the direction is a coordinate axis, which then receives all of its
                      squared gradient; otherwise every axis receives the mean
+    share            the part of the direction's squared gradient that its own D receives, for any
+                     shape of D (see `own_share`); by default 1 if aligned, else 1/dim
     bath_curvature   typical curvature of the stable directions
     ===============  =========================================================================
 
@@ -225,7 +231,7 @@ def escape_time(
     s = _setting(
         criterion, failure, D, d_init, k0, gamma=gamma, lr=lr, alpha=alpha, beta=beta, sigma=sigma,
         delta=delta, gradient_variance=gradient_variance, dim=dim, radius=radius, drop=drop,
-        bath_curvature=bath_curvature,
+        bath_curvature=bath_curvature, pool=_pool(share, dim, aligned),
     )  # fmt: skip
     pace = np.log1p(s.gamma * s.lr * s.D ** (-s.alpha / 2))
     drag = s.delta + s.gradient_variance
@@ -251,9 +257,8 @@ def escape_time(
             bath = (bath + s.temperature(grown(clock[..., None]))[..., 0]) / 2
             clock, reach2 = _needed(s, criterion, mean, bath)
 
-        if not aligned:
-            drag = drag + s.bath_curvature * mean * (s.dim - 1) / s.dim
-        own = s.gamma**2 * reach2 / np.expm1(2 * clock) / (1.0 if aligned else s.dim)
+        drag = drag + s.bath_curvature * mean * (s.pool - 1) / s.pool
+        own = s.gamma**2 * reach2 / np.expm1(2 * clock) / s.pool
 
         def stretched(part: FloatArray) -> FloatArray:
             """D / D_k0 when the given part of the clock has run, the own gradients included."""
@@ -313,6 +318,7 @@ def escape_recursion(
     drop: ArrayLike = 0.0,
     failure: ArrayLike = 0.5,
     aligned: bool = True,
+    share: ArrayLike | None = None,
     bath_curvature: ArrayLike = 1.0,
     max_steps: int = 1_000_000,
 ) -> Number:
@@ -322,8 +328,9 @@ def escape_recursion(
 
     until Z^2 v reaches what the criterion asks, where Z is the `failure` quantile of |N(0, 1)|.
     The stable directions, of curvature `bath_curvature`, follow the same recursion with the other
-    sign; for a direction spread over all axes (aligned=False) every D receives the mean squared
-    gradient. Other arguments as in `escape_time`.
+    sign. With a `share` below 1, 1/share directions feed one D and receive their mean squared
+    gradient: the escape and 1/share - 1 stable ones; for a direction spread over all axes
+    (aligned=False) these are all. Other arguments as in `escape_time`.
 
     Returns:
         Steps, inf where `max_steps` were not enough. Costs one pass of vector operations per step.
@@ -334,37 +341,37 @@ def escape_recursion(
     s = _setting(
         criterion, failure, D, d_init, k0, gamma=gamma, lr=lr, alpha=alpha, beta=beta, sigma=sigma,
         delta=delta, gradient_variance=gradient_variance, dim=dim, radius=radius, drop=drop,
-        bath_curvature=bath_curvature,
+        bath_curvature=bath_curvature, pool=_pool(share, dim, aligned),
     )  # fmt: skip
     shape = s.D.shape
     steps = np.full(s.D.size, np.inf)
     active = np.arange(s.D.size)
     live = s.flat()
-    D_bath, v, v_bath = live.D.copy(), np.zeros(live.D.size), np.zeros(live.D.size)
+    # Two accumulators: the escape's own, and that of the stable directions that do not share it.
+    both_D = np.stack([live.D, live.D])
+    v, v_bath = np.zeros(live.D.size), np.zeros((2, live.D.size))
     for t in range(max_steps + 1):
-        spread = live.z2 * v
+        spread, bathers = live.z2 * v, np.stack([live.pool - 1, live.dim - live.pool])
         if criterion == "distance":
             escaped = spread >= live.radius**2
         else:
-            bath = live.bath_curvature * (live.dim - 1) * v_bath
+            bath = np.sum(live.bath_curvature * bathers * v_bath, axis=0)
             escaped = live.gamma * spread > 2 * live.drop + bath
         if escaped.any():
             steps[active[escaped]] = t
             left = ~escaped
-            active, live = active[left], live.take(left)
-            D_bath, v, v_bath, spread = D_bath[left], v[left], v_bath[left], spread[left]
+            active, live, bathers = active[left], live.take(left), bathers[:, left]
+            both_D, v_bath = both_D[:, left], v_bath[:, left]
+            v, spread = v[left], spread[left]
         if active.size == 0:
             break
         feed, feed_bath = live.gamma**2 * spread, live.bath_curvature**2 * v_bath
-        h, noise = live.step(live.D)
-        h_bath, noise_bath = (h, noise) if not aligned else live.step(D_bath)
-        v = (1 + live.gamma * h) ** 2 * v + noise
-        v_bath = (1 - live.bath_curvature * h_bath) ** 2 * v_bath + noise_bath
+        h, noise = live.step(both_D)
+        v = (1 + live.gamma * h[0]) ** 2 * v + noise[0]
+        v_bath = np.where(bathers > 0, (1 - live.bath_curvature * h) ** 2 * v_bath + noise, 0.0)
+        own = (feed + bathers[0] * feed_bath[0]) / live.pool
         drag = live.delta + live.gradient_variance
-        if aligned:
-            live.D, D_bath = live.D + drag + feed, D_bath + drag + feed_bath
-        else:
-            live.D = live.D + drag + (feed + (live.dim - 1) * feed_bath) / live.dim
+        both_D = both_D + drag + np.stack([own, feed_bath[1]])
     return number(steps.reshape(shape))
 
 
@@ -392,44 +399,138 @@ def published_escape_time(
     return number(np.where(below > 0, above / np.where(below > 0, below, 1), np.nan))
 
 
-def braking_onset(gamma: ArrayLike, *, lr: ArrayLike, alpha: ArrayLike, D: ArrayLike) -> Number:
-    """Distance |y| from which an axis-aligned escape brakes itself.
+def braking_onset(
+    gamma: ArrayLike,
+    *,
+    lr: ArrayLike,
+    alpha: ArrayLike,
+    D: ArrayLike,
+    share: ArrayLike = 1.0,
+) -> Number:
+    """Distance |y| from which an escape brakes itself.
 
-        y^2 = 2 lr D^(1 - alpha/2) / gamma
+        y^2 = 2 lr D^(1 - alpha/2) / (gamma share)
 
-    There the squared gradients of the escape itself have doubled D. Beyond, for alpha > 0, growth
-    is no longer exponential but y ~ t^(1/alpha - 1/2); at alpha = 1, y = 2 sqrt(2) lr sqrt(t).
+    There the squared gradients of the escape itself have doubled D; `share` of them reach it, all
+    for a direction along an axis (see `own_share`). Beyond, for alpha > 0, growth is no longer
+    exponential but y ~ t^(1/alpha - 1/2); at alpha = share = 1, y = 2 sqrt(2) lr sqrt(t).
 
     >>> braking_onset(0.5, lr=0.1, alpha=1, D=100.0)
     2.0
     """
     step, a = floats("lr", lr, strict=True), floats("alpha", alpha)
     y2 = 2 * step * floats("D", D, strict=True) ** (1 - a / 2) / floats("gamma", gamma, strict=True)
-    return number(np.sqrt(y2))
+    return number(np.sqrt(y2 / floats("share", share, strict=True)))
 
 
-def effective_curvature(hessian: ArrayLike, D: ArrayLike, alpha: float) -> float:
-    """Escape rate per unit lr for any Hessian H and diagonal D.
+def own_share(shape: str, direction: ArrayLike) -> float:
+    """The part of a direction's squared gradient that the direction's own D receives.
+
+        share = <V, S(V) V>,    V the direction, of length 1
+
+    where D grows by S(G) each step and S(V) V is that growth applied to V. A share is between
+    1/d, everything spread, and 1. It is what `escape_time`, `escape_recursion` and `braking_onset`
+    need to know of the shape. For an n x m matrix V:
+
+    ==========  ======================================  ===================  ======================
+    shape       S(G)                                    share                if V = u v'
+    ==========  ======================================  ===================  ======================
+    scalar      mean of G*G                             1 / nm               1 / nm
+    row         mean of G*G over the columns            sum |V_i|^4 / m      sum u_i^4 / m
+    coordinate  G*G, the paper                          sum V_ij^4           sum u_i^4 sum v_j^4
+    left        G G' / m, from the left                 Tr (V V')^2 / m      1 / m
+    both        G G' / m from the left, G' G / n from   Tr (V V')^2          1 / 2m + 1 / 2n
+                the right, exponents halved               (1 / 2m + 1 / 2n)
+    ==========  ======================================  ===================  ======================
+
+    A vector is a matrix of one column. The shares of "left" and "both" do not change when V is
+    rotated. The share is exact while the growth of D due to the escape is small, and for all
+    growth where V is an eigenvector of it: for "scalar", for u v' with "left", for u v' with "both"
+    and n = m, for one row with "row" and one entry with "coordinate", or spread evenly over all.
+
+    Args:
+        shape: one of those above.
+        direction: n x m, or a vector; its length does not matter.
+
+    >>> own_share("coordinate", [1, 1, 0, 0]), own_share("left", [1, 1, 0, 0])
+    (0.5, 1.0)
+    >>> own_share("left", [[1, 1, 0, 0]]), own_share("row", [[1, 1, 0, 0]])
+    (0.25, 0.25)
+    """
+    choice("shape", shape, SHAPES)
+    V = np.asarray(direction, dtype=np.float64)
+    V = V[:, None] if V.ndim == 1 else V
+    squares = np.square(V)
+    total = float(np.sum(squares))
+    is_direction = V.ndim == 2 and total > 0 and bool(np.isfinite(total))
+    require(is_direction, "direction", direction, "a vector or a matrix, finite and not zero")
+    n, m = V.shape
+    if shape == "scalar":
+        return 1 / V.size
+    if shape == "coordinate":
+        fed = np.sum(squares**2)
+    elif shape == "row":
+        fed = np.sum(np.sum(squares, axis=1) ** 2) / m
+    else:
+        fed = np.sum((V.T @ V) ** 2) * (1 / m if shape == "left" else (1 / m + 1 / n) / 2)
+    return float(fed) / total**2
+
+
+def effective_curvature(
+    hessian: ArrayLike, D: ArrayLike, alpha: float, *, right: ArrayLike | None = None
+) -> float:
+    """Escape rate per unit lr for any Hessian H and any D.
 
         -lambda_min(D^(-alpha/4) H D^(-alpha/4))
 
     D and H need not commute. The value lies in gamma [max D^(-alpha/2), min D^(-alpha/2)] by
-    Ostrowski's theorem, gamma = -lambda_min(H); negative if there is no direction to escape along.
+    Ostrowski's theorem, with max and min over eigenvalues and gamma = -lambda_min(H); negative if
+    there is no direction to escape along.
+
+    Args:
+        hessian: d x d; that of an n x m matrix W is over the entries of W row by row.
+        D: d numbers, a diagonal; or a matrix n x n that multiplies W from the left, d = n m. A
+            vector of d unknowns is the case m = 1.
+        alpha: of the run.
+        right: m x m, if another matrix multiplies W from the right. The step is then
+            D^(-alpha/4) G right^(-alpha/4).
 
     >>> round(effective_curvature([[1.0, 0.0], [0.0, -0.5]], [1.0, 4.0], alpha=1), 12)
     0.25
+    >>> round(effective_curvature([[0.0, 0.5], [0.5, 0.0]], [[2.5, -1.5], [-1.5, 2.5]], 1), 12)
+    0.25
     """
     matrix = np.asarray(hessian, dtype=np.float64)
-    scale = floats("D", D, strict=True) ** (-alpha / 4)
+    if right is not None:
+        sides = [_power("D", D, -alpha / 8), _power("right", right, -alpha / 8)]
+    elif np.ndim(D) == 2:
+        side = _power("D", D, -alpha / 4)
+        sides = [side, np.eye(len(matrix) // len(side))]
+    else:
+        sides = []
+    scale = np.kron(*sides) if sides else floats("D", D, strict=True) ** (-alpha / 4)
     if (
         matrix.ndim != 2
         or matrix.shape[0] != matrix.shape[1]
         or scale.shape[-1:] != matrix.shape[:1]
     ):
         raise ValueError(
-            f"hessian, D: shapes {matrix.shape}, {scale.shape} do not fit; need (d, d), (d,)"
+            f"hessian, D: shapes {matrix.shape}, {np.shape(D)} do not fit; need (d, d), (d,), or "
+            "for matrices (n, n) with d = n m, and right (m, m)"
         )
-    return -float(np.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
+    if not sides:
+        return -float(np.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
+    return -float(np.linalg.eigvalsh(scale @ matrix @ scale)[0])
+
+
+def _power(name: str, matrix: ArrayLike, exponent: float) -> FloatArray:
+    """A power of a symmetric positive definite matrix."""
+    array = np.asarray(matrix, dtype=np.float64)
+    square = array.ndim == 2 and array.shape[0] == array.shape[1]
+    require(square and np.allclose(array, array.T), name, matrix, "a symmetric matrix")
+    values, vectors = np.linalg.eigh(array)
+    floats(f"the smallest eigenvalue of {name}", values[:1], strict=True)
+    return np.asarray((vectors * values**exponent) @ vectors.T)
 
 
 def _stretch(x: FloatArray, alpha: FloatArray) -> FloatArray:
@@ -457,6 +558,7 @@ class _Setting:
     drop: FloatArray
     z2: FloatArray
     bath_curvature: FloatArray
+    pool: FloatArray
 
     def step(self, D: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Step multiplier and variance of the noise of one step."""
@@ -487,6 +589,16 @@ _RULES: dict[str, dict[str, Any]] = {
     "dim": {"low": 1},
     "radius": {"strict": True},
 }
+
+
+def _pool(share: ArrayLike | None, dim: ArrayLike, aligned: bool) -> ArrayLike:
+    """1/share: how many directions feed the D of the escape, itself included."""
+    if share is None:
+        return 1.0 if aligned else dim
+    part, d = floats("share", share, strict=True), floats("dim", dim, low=1)
+    fits = bool(np.all((part <= 1 + 1e-9) & (part * d >= 1 - 1e-9)))
+    require(fits, "share", share, "1/dim <= share <= 1; dim counts all coordinates")
+    return np.clip(1 / part, 1.0, d)
 
 
 def _setting(

@@ -342,6 +342,8 @@ KNOBS: dict[str, Any] = {
     **dict.fromkeys(["noise", "noise_bound"], "simulated"),
     **dict.fromkeys(["foreach", "fused", "seed", "capturable", "differentiable"], "neutral"),
     **dict.fromkeys(["sum_dtype", "stochastic_rounding"], "neutral"),
+    **dict.fromkeys(["blocks", "polar_by", "share_work"], "neutral"),
+    "shape": {"shape": "left"},
     "weight_decay": {"weight_decay": 0.1},
     "maximize": {"maximize": True},
     "opposed": {"opposed": 0.5, "momentum": 0.5},
@@ -395,6 +397,9 @@ def test_a_knob_outside_the_proof_is_named(knob: str) -> None:
         {"sum_dtype": torch.bfloat16},
         {"sum_dtype": torch.bfloat16, "stochastic_rounding": True},
         {"seed": 3},
+        {"blocks": 3},
+        {"polar_by": "muon"},
+        {"share_work": True},
     ],
 )
 def test_a_neutral_knob_keeps_the_certificate(options: dict[str, Any]) -> None:

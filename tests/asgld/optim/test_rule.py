@@ -27,6 +27,7 @@ HOW = (
     "differentiable",
     "foreach",
     "fused",
+    "share_work",
 )
 
 

@@ -1,0 +1,129 @@
+"""Parameter groups of a network: hidden matrices, and everything else.
+
+A hidden matrix maps activations to activations. An embedding has rows that are looked up, and an
+output layer has rows that are classes; one D per coordinate suits both better than one per matrix.
+The shape of a weight does not tell which is which, so this module looks at the modules.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from asgld.noise import canonical_name
+from asgld.optim.shapes import size_of
+
+# Names that output layers have in well-known models.
+_OUTPUTS = {"head", "heads", "lm_head", "classifier", "logits", "score", "fc_out", "output_layer"}
+_RECURRENT = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3, "RNN": 1, "RNNCell": 1}
+
+
+def network_groups(
+    model: nn.Module,
+    shape: str = "polar-row",
+    *,
+    matrices: Iterable[str] = (),
+    coordinates: Iterable[str] = (),
+) -> list[dict[str, Any]]:
+    """Split the trainable parameters of a model into groups for :class:`asgld.NetworkASGLD`.
+
+    Hidden matrices get the given shape of D: weights of linear, convolutional, recurrent and
+    attention layers, other weights of two dimensions, and stacks of experts. Embeddings, output
+    layers, norms, biases, weights with a single row or column, and parameters of unknown use get
+    the rule per coordinate. The output layer is the one that the model names
+    (`get_output_embeddings`), or layers with a well-known name such as `head`, or the last layer.
+    Of pipeline stages only the last has an output layer: split the whole model, or give patterns.
+
+    Args:
+        model: wrapped, sharded or compiled, or none of these.
+        shape: of D for hidden matrices; "coordinate" gives one group of all parameters.
+        matrices: patterns (`fnmatch`) of names that are hidden matrices.
+        coordinates: patterns of names that are not. The patterns here come first.
+
+    Example:
+        >>> import torch, asgld
+        >>> first, last = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+        >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), last)
+        >>> for group in asgld.network_groups(model):
+        ...     print(group["shape"], group["param_names"])
+        polar-row ['0.weight']
+        coordinate ['0.bias', '2.weight', '2.bias']
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not named:
+        raise ValueError("the model has no parameter that requires a gradient")
+    if shape == "coordinate":
+        return [_group(named, shape=shape)]
+    asked, declined = tuple(matrices), tuple(coordinates)
+    blocks_of = _hidden_matrices(model)
+    groups: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, p in named:
+        plain = canonical_name(name)
+        blocks = blocks_of.get(p, 0)
+        if any(fnmatch.fnmatchcase(plain, pattern) for pattern in asked):
+            blocks = blocks or 1
+        if any(fnmatch.fnmatchcase(plain, pattern) for pattern in declined):
+            blocks = 0
+        groups.setdefault(blocks, []).append((name, p))
+    for pattern in (*asked, *declined):
+        if not any(fnmatch.fnmatchcase(canonical_name(name), pattern) for name, _ in named):
+            raise ValueError(f"the pattern {pattern!r} matches no parameter of the model")
+    # Matrices first, and those that hold several after the others.
+    return [
+        _group(groups[blocks], shape=shape, blocks=blocks)
+        if blocks
+        else _group(groups[blocks], shape="coordinate")
+        for blocks in sorted(groups, key=lambda blocks: (blocks == 0, blocks))
+    ]
+
+
+def _group(named: Sequence[tuple[str, Tensor]], **knobs: Any) -> dict[str, Any]:
+    return {"params": [p for _, p in named], "param_names": [name for name, _ in named], **knobs}
+
+
+def _hidden_matrices(model: nn.Module) -> dict[Tensor, int]:
+    """Return the hidden matrices, and how many matrices each of them holds."""
+    found: dict[Tensor, int] = {}
+    declined = _output_weights(model)
+    for path, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            blocks = _blocks(path, module, name, p)
+            if blocks is None:
+                declined.add(p)  # an embedding, whatever else uses its weight
+            elif blocks and min(size_of(p.shape, blocks)) > 1:
+                found[p] = blocks
+    return {p: blocks for p, blocks in found.items() if p not in declined}
+
+
+def _blocks(path: str, module: nn.Module, name: str, p: Tensor) -> int | None:
+    """Return how many matrices a parameter holds: 0 if it is no matrix, None if an embedding."""
+    kind = next((base.__name__ for base in type(module).__mro__ if base.__name__ in _RECURRENT), "")
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) or "Embedding" in type(module).__name__:
+        return None
+    if kind and name.startswith("weight_") and p.dim() == 2:
+        return _RECURRENT[kind] if p.shape[0] % _RECURRENT[kind] == 0 else 1
+    if isinstance(module, nn.MultiheadAttention):
+        return 3 if name == "in_proj_weight" else int(name.endswith("_proj_weight"))
+    if name == "weight" and (p.dim() == 2 or isinstance(module, nn.modules.conv._ConvNd)):
+        return 1
+    is_expert = "expert" in f"{path}.{type(module).__name__}.{name}".lower()
+    return p.shape[0] if is_expert and p.dim() == 3 else 0
+
+
+def _output_weights(model: nn.Module) -> set[Tensor]:
+    """Return the weights of the output layers."""
+    stated: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    if getattr(stated, "weight", None) is not None:
+        return {stated.weight}
+    layers = [
+        (path.rpartition(".")[2], module)
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "weight", None), Tensor)
+        and module.weight.dim() > 1
+        and _blocks(path, module, "weight", module.weight)
+    ]
+    named = {module.weight for name, module in layers if name in _OUTPUTS}
+    return named or {module.weight for _, module in layers[-1:]}

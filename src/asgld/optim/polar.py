@@ -1,0 +1,104 @@
+"""Polar factors of matrices, in batches, in torch's own operations.
+
+The polar factor of M is (M M^T)^(-1/2) M: the matrix with the singular vectors of M and all
+singular values one. Muon steps along the polar factor of the momentum (Jordan et al., 2024).
+`asgld.optim._triton_matrix` has the same for GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Steps x <- a x + (b x x' + c (x x')^2) x that bring singular values close to one.
+Polynomials = Sequence[tuple[float, float, float]]
+# Amsel, Persson, Musco and Gower, arXiv 2505.16932, Algorithm 1: five steps, for x / 1.01, so that
+# rounding cannot push a singular value out of the interval on which a step contracts.
+_EXPRESS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+)
+COEFFICIENTS: dict[str, Polynomials] = {
+    "express": [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in _EXPRESS],
+    "muon": [(3.4445, -4.7750, 2.0315)] * 5,
+}
+# The root mean square of the entries of a direction, if the matrix has full rank: that of AdamW's
+# steps (Liu et al., arXiv 2502.16982), so that lr means the same for all parameters.
+STEP_SIZE = 0.2
+
+
+def polar_factors(batch: Tensor, polar_by: str, delta: float) -> Tensor:
+    """Return the polar factor of each matrix of a batch (number, rows, columns).
+
+    Args:
+        batch: the matrices.
+        polar_by: see the knob of this name.
+        delta: the mean square of a matrix counts as at least delta, so the factor of a matrix that
+            is almost zero is small. The factor of zero is zero.
+    """
+    norms = torch.linalg.vector_norm(batch, dim=(1, 2), keepdim=True, dtype=_sums(batch.dtype))
+    floor = math.sqrt(delta * math.prod(batch.shape[1:]))
+    if polar_by == "svd":
+        exact = _exact(batch)
+        return exact * (norms / floor).clamp(max=1.0) if floor else exact
+    norms = norms.clamp(min=floor)
+    x = (batch / torch.where(norms > 0.0, norms, 1.0)).to(batch.dtype)
+    is_tall = x.shape[1] > x.shape[2]
+    if is_tall:
+        x = x.mT
+    for a, b, c in COEFFICIENTS[polar_by]:
+        gram = torch.bmm(x, x.mT)
+        step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, step, x, beta=a)
+    return x.mT if is_tall else x
+
+
+def _exact(batch: Tensor) -> Tensor:
+    """Return polar factors by singular values. Those of a batch that is not finite are NaN."""
+    if not bool(batch.isfinite().all()):
+        return torch.full_like(batch, math.nan)
+    u, values, v = torch.linalg.svd(batch, full_matrices=False)
+    least = values[:, :1] * max(batch.shape[1:]) * torch.finfo(batch.dtype).eps
+    found: Tensor = (u * (values > least)[:, None, :]) @ v
+    return found
+
+
+def scale_rows(factors: Tensor, averages: Tensor | None, decay: float | None) -> Tensor:
+    """Return directions of the step size. With `averages` of the mean squares of rows, update the
+    averages, divide the rows by their roots, and restore the norm of each matrix.
+
+    Args:
+        factors: polar factors (number, rows, columns).
+        averages: (number, rows), changed in place, or None.
+        decay: of the averages; None lets them add up. Their common size does not matter.
+    """
+    size = STEP_SIZE * math.sqrt(max(factors.shape[1:]))
+    if averages is None:
+        return factors * size
+    of_rows = factors.to(averages.dtype).square().mean(2)
+    if decay is None:
+        averages.add_(of_rows)
+    else:
+        averages.mul_(decay).add_(of_rows, alpha=1.0 - decay)
+    # A row without a gradient so far has the average 0, and stays 0.
+    inverse = torch.where(averages > 0.0, averages, 1.0).rsqrt()
+    after = (of_rows * inverse.square()).sum(1, keepdim=True)
+    restored = (of_rows.sum(1, keepdim=True) / torch.where(after > 0.0, after, 1.0)).sqrt()
+    return factors * (inverse * restored * size).to(factors.dtype)[:, :, None]
+
+
+def product_dtype(device: torch.device, dtype: torch.dtype, polar_by: str) -> torch.dtype:
+    """Return the dtype of products for a working dtype: bfloat16 on a GPU, where it is many times
+    faster than float32 and, as users of Muon found, precise enough."""
+    is_half = device.type == "cuda" and dtype == torch.float32 and polar_by != "svd"
+    return torch.bfloat16 if is_half else dtype
+
+
+def _sums(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype == torch.bfloat16 else dtype
