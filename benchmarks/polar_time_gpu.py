@@ -409,7 +409,7 @@ def time_steps(title: str, shapes: Lists, rounds: int) -> list[str]:
 
     ours = Ours(params)
     # Polar factors of what is no longer a source would be those of other numbers.
-    both = time_kernel(lambda: (ours.mixed(), ours.orthogonal()), 7)
+    both = time_kernel(lambda ours=ours: (ours.mixed(), ours.orthogonal()), 7)
     stages = {"sources": time_kernel(ours.mixed, 7)}
     stages["polars"] = both - stages["sources"]
     ours.orthogonal()

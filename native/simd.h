@@ -18,7 +18,6 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define APART __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 128")
 #define UNROLL_BY_4 _Pragma("GCC unroll 4")
 

@@ -241,15 +241,15 @@ INLINE void update_blocks64(block64 *update, int has_sum, const void *rule, plac
     }
 }
 
-static APART void update64(const rule64 *given, place64 at, int64_t count, uint64_t index,
+static void update64(const rule64 *given, place64 at, int64_t count, uint64_t index,
                      const draw *noise) {
     const rule64 copy = *given; /* no store into a tensor can alias it */
     update_blocks64(update_block64, 1, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }
 
-/* The same without a sum; not inline, since it would take registers from the usual case. */
-static APART void update_bare64(const rule64 *given, place64 at, int64_t count, uint64_t index,
-                                const draw *noise) {
+/* The same without a sum. */
+static void update_bare64(const rule64 *given, place64 at, int64_t count, uint64_t index,
+                          const draw *noise) {
     const rule64 copy = *given;
     update_blocks64(update_bare_block64, 0, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }

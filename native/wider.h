@@ -148,14 +148,14 @@ INLINE void update_wide_bare_block64(const void *rule, place64 at, const double 
     update_wide_some64(0, rule, at, z);
 }
 
-static APART void update_wide64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
+static void update_wide64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
                           const draw *noise) {
     const wide_rule copy = *given; /* no store into a tensor can alias it */
     update_blocks64(update_wide_block64, 1, &copy, at, count, index, noise, copy.beta != NO_NOISE);
 }
 
-static APART void update_wide_bare64(const wide_rule *given, place64 at, int64_t count,
-                                     uint64_t index, const draw *noise) {
+static void update_wide_bare64(const wide_rule *given, place64 at, int64_t count, uint64_t index,
+                               const draw *noise) {
     const wide_rule copy = *given;
     const int has_noise = copy.beta != NO_NOISE;
     update_blocks64(update_wide_bare_block64, 0, &copy, at, count, index, noise, has_noise);

@@ -38,6 +38,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 import asgld
 from asgld.data.batches import accumulate, part
@@ -90,7 +91,12 @@ class Network(nn.Module):
         return self.outer(self.norm(torch.tanh(self.inner(columns[:, :INPUTS]))))
 
 
-WIDTHS = {"even": (8, 4, 8, 4), "uneven": (7, 5, 3, 6), "empty": (1, 8, 1, 2)}
+WIDTHS = {
+    "even": (8, 4, 8, 4),
+    "uneven": (7, 5, 3, 6),
+    "empty": (1, 8, 1, 2),
+    "equal": (8,) * 8,
+}
 
 
 def build(kind: str) -> nn.Module:
@@ -339,7 +345,10 @@ ROWS = [
 FEW_ROWS = [
     row for row in ROWS if row.preset == "ASGLD" or row.backend == backends_of(row.preset)[-1]
 ]
-ROUNDED_ROWS = [Row(layout, b, "ASGLD") for layout in ROUNDED_LAYOUTS for b in BACKENDS]
+ROUNDED_ROWS = [
+    *(Row(layout, b, "ASGLD") for layout in ROUNDED_LAYOUTS for b in BACKENDS),
+    *(Row(layout, b, "matrix") for layout in ROUNDED_LAYOUTS for b in backends_of("matrix")),
+]
 
 # ----------------------------------------------------------------------------------------------
 # Training
@@ -355,7 +364,7 @@ class Outcome(NamedTuple):
     params: dict[str, Tensor]
     state: dict[str, Tensor]
     steps: dict[str, int]
-    communications: int
+    communications: int | None  # None if nobody looked
 
 
 def train(wrapped: Wrapped, row: Row, max_norm: float | None = None, steps: int = STEPS) -> Outcome:
@@ -367,10 +376,10 @@ def train(wrapped: Wrapped, row: Row, max_norm: float | None = None, steps: int 
 
 def take_steps(
     wrapped: Wrapped, optimizer: Any, row: Row, steps: range, max_norm: float | None = None
-) -> int:
+) -> int | None:
     """Take steps and return how often the optimizer communicated in the last of them."""
     dtype = next(wrapped.model.parameters()).dtype
-    communications = 0
+    communications = None
     for step in steps:
         optimizer.zero_grad()
         if row.preset == "noise":
@@ -406,7 +415,7 @@ def make_optimizer(wrapped: Wrapped, row: Row) -> Any:
     )
 
 
-def observe(model: nn.Module, optimizer: Any, communications: int = 0) -> Outcome:
+def observe(model: nn.Module, optimizer: Any, communications: int | None = None) -> Outcome:
     state = getattr(optimizer, "optim", optimizer).state  # ZeRO keeps the rank's own inside
     named = {asgld.noise.canonical_name(name): p for name, p in model.named_parameters()}
     return Outcome(
@@ -454,6 +463,34 @@ def measure_gradients(wrapped: Wrapped) -> tuple[float, dict[str, float]]:
     groups = asgld.groups_from_gradients(named, lr=0.1)
     scales = {name: group["d_init"] for (name, _), group in zip(named, groups, strict=True)}
     return asgld.mean_square_gradient(named), scales
+
+
+# ----------------------------------------------------------------------------------------------
+# Who multiplies matrices
+# ----------------------------------------------------------------------------------------------
+
+# Layouts of eight equal matrices, and whether ranks that hold all of them share the work.
+SHARED_WORK: dict[str, tuple[str, bool]] = {
+    "fsdp": ("fsdp-even", False),
+    "tensor-columns": ("tensor-columns", False),
+    "ddp": ("ddp", False),
+    "ddp-shared": ("ddp", True),
+}
+
+
+def count_products(name: str | None) -> tuple[int, dict[str, Tensor]]:
+    """Take two steps; return the multiplications in one step of this rank, and the parameters. The
+    layout None is one process."""
+    layout, share = SHARED_WORK.get(name or "", ("", False))
+    wrapped = LAYOUTS[layout].wrap("equal") if name else plain("equal")
+    groups = asgld.network_groups(wrapped.model, matrices=["*.weight"])
+    optimizer = asgld.NetworkASGLD(groups, lr=0.1, share_work=share, seed=11)
+    for step in range(2):
+        optimizer.zero_grad()
+        wrapped.backward(batch(step, torch.float32))
+        with FlopCounterMode(display=False) as counter:
+            optimizer.step()
+    return counter.get_total_flops(), observe(wrapped.model, optimizer).params
 
 
 # ----------------------------------------------------------------------------------------------
@@ -515,5 +552,6 @@ def train_table(rank: int, world_size: int, folder: Path, rows: list[Row]) -> No
                 name: measure_gradients(LAYOUTS[name].wrap(LAYOUTS[name].kind)) for name in WHOLE
             },
             "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
+            "products": {name: count_products(name) for name in SHARED_WORK},
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")

@@ -18,6 +18,8 @@ from asgld.optim.shapes import size_of
 
 # Names that output layers have in well-known models.
 _OUTPUTS = {"head", "heads", "lm_head", "classifier", "logits", "score", "fc_out", "output_layer"}
+# Names of layers that make queries, keys and values at once.
+_ATTENTION = {"qkv", "qkv_proj", "in_proj", "c_attn", "query_key_value", "Wqkv"}
 _RECURRENT = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3, "RNN": 1, "RNNCell": 1}
 
 
@@ -108,7 +110,8 @@ def _blocks(path: str, module: nn.Module, name: str, p: Tensor) -> int | None:
     if isinstance(module, nn.MultiheadAttention):
         return 3 if name == "in_proj_weight" else int(name.endswith("_proj_weight"))
     if name == "weight" and (p.dim() == 2 or isinstance(module, nn.modules.conv._ConvNd)):
-        return 1
+        makes_three = path.rpartition(".")[2] in _ATTENTION and p.dim() == 2
+        return 3 if makes_three and p.shape[0] == 3 * p.shape[1] else 1
     is_expert = "expert" in f"{path}.{type(module).__name__}.{name}".lower()
     return p.shape[0] if is_expert and p.dim() == 3 else 0
 

@@ -70,6 +70,8 @@ def test_recurrent_and_attention_weights_hold_several_matrices() -> None:
             "gru": nn.GRUCell(6, 6),
             "rnn": nn.RNN(6, 6),
             "attention": nn.MultiheadAttention(6, 2),
+            "qkv": nn.Linear(6, 18),
+            "c_attn": nn.Linear(6, 12),
             "head": nn.Linear(6, 3),
         }
     )
@@ -79,6 +81,8 @@ def test_recurrent_and_attention_weights_hold_several_matrices() -> None:
     assert found["rnn.weight_ih_l0"] == 1
     assert found["attention.in_proj_weight"] == 3
     assert found["attention.out_proj.weight"] == 1
+    assert found["qkv.weight"] == 3
+    assert found["c_attn.weight"] == 1  # fewer keys and values than queries
     assert not any("bias" in name or "head" in name for name in found)
 
 
