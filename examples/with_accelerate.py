@@ -1,4 +1,4 @@
-"""ASGLD under Hugging Face Accelerate, with its saved states.
+"""NetworkASGLD under Hugging Face Accelerate, with its saved states.
 
 Needs the extra `frameworks`.
 
@@ -27,7 +27,7 @@ def fit(epochs: range, load: Path | None = None, save: Path | None = None) -> di
     accelerator = Accelerator()
     model, optimizer, loader = accelerator.prepare(
         network,
-        asgld.ASGLD(network.named_parameters(), lr=0.3, sigma=1e-3, seed=1),
+        asgld.NetworkASGLD(network, lr=3e-2, seed=1),
         DataLoader(data, batch_size=100),
     )
     if load is not None:

@@ -1,4 +1,4 @@
-"""ASGLD in a LightningModule; a run that is resumed ends with the bits of one that was not.
+"""NetworkASGLD in a LightningModule; a run that is resumed ends with the bits of one that was not.
 
 Needs the extra `frameworks`.
 
@@ -33,8 +33,7 @@ class Regression(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        # Names, not positions: the noise of a layer stays when others are frozen or added.
-        return asgld.ASGLD(self.named_parameters(), lr=0.3, sigma=1e-3, seed=1)
+        return asgld.NetworkASGLD(self, lr=3e-2, seed=1)
 
     def train_dataloader(self) -> Any:
         """Batches of one epoch. They depend on the step alone, so there is nothing to restore."""

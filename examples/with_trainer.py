@@ -1,4 +1,4 @@
-"""ASGLD in the Hugging Face Trainer, on a tiny language model with random weights.
+"""NetworkASGLD in the Hugging Face Trainer, on a tiny language model with random weights.
 
 The text repeats four letters, so that a model which has learned it has loss 0. Needs the extra
 `frameworks`; nothing is downloaded.
@@ -35,7 +35,7 @@ def fit(folder: Path, resume_from: str | None = None) -> tuple[float, dict[str, 
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
-    optimizer = asgld.ASGLD(model.named_parameters(), lr=0.1, sigma=1e-4, seed=1)
+    optimizer = asgld.NetworkASGLD(model, lr=1e-2, seed=1)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(

@@ -319,7 +319,7 @@ class ASGLD(Optimizer):
             return Backend("loop", "foreach=False was asked for")
         if rule.differentiable:
             return Backend("loop", "autograd runs through the step")
-        if torch.compiler.is_compiling() and rule.shape == "coordinate":
+        if torch.compiler.is_compiling():
             return Backend("loop", "the compiler fuses the loop")
         reason = "fused=False was asked for"
         if rule.fused is None:
@@ -367,7 +367,8 @@ class ASGLD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if torch.compiler.is_compiling():
-            self._step_traced()
+            is_plain = all(group["shape"] == "coordinate" for group in self.param_groups)
+            self._step_traced() if is_plain else self._step_untraced()
             return loss
         # Every group is checked before any group is updated. A plan that fits has been checked; a
         # group without such a plan is checked and collected anew.
@@ -466,9 +467,6 @@ class ASGLD(Optimizer):
         """Take one step as torch.compile sees it. lr is a tensor there: a schedule must not compile
         the step anew."""
         for group in self.param_groups:
-            if group["shape"] != "coordinate":
-                self._step_untraced(group)
-                continue
             columns: Any = [[] for _ in Tensors._fields]
             backend = self._init_group(group, *columns)
             tensors = Tensors(*columns)
@@ -485,11 +483,9 @@ class ASGLD(Optimizer):
                 functional.asgld(tensors, rule, as_lists=backend == "foreach")
 
     @_disable_dynamo
-    def _step_untraced(self, group: dict[str, Any]) -> None:
-        """Take a step of a group of matrices beside the compiled code: products of matrices gain
-        nothing from a compiler."""
-        number = next(i for i, other in enumerate(self.param_groups) if other is group)
-        self._collect(group, self._check_group(number, group)).step(None, None)
+    def _step_untraced(self) -> None:
+        """Take one step beside the compiled code: products of matrices gain nothing there."""
+        self._step()
 
 
 class _Operations(NamedTuple):

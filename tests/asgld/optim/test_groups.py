@@ -109,7 +109,7 @@ def test_stated_output_layer_comes_first() -> None:
 def test_patterns_override_the_split() -> None:
     assert _split(_mlp(), matrices=["4.*eight"]) == {"0.weight": 1, "2.weight": 1, "4.weight": 1}
     assert _split(_mlp(), coordinates=["0.*"]) == {"2.weight": 1}
-    with pytest.raises(ValueError, match="'7.weight' matches no parameter"):
+    with pytest.raises(ValueError, match=r"'7.weight' matches no parameter"):
         asgld.network_groups(_mlp(), coordinates=["7.weight"])
 
 

@@ -1,4 +1,4 @@
-"""A D of another shape than the paper's: equal to the reference, to Muon, to full-matrix Adagrad."""
+"""A D of another shape: equal to the reference, to Muon, to full-matrix Adagrad."""
 
 from __future__ import annotations
 
