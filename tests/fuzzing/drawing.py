@@ -8,6 +8,8 @@ from typing import Any
 from fuzzing.operations import DAMAGES
 from fuzzing.programs import (
     BACKENDS,
+    BESIDE_MATRICES,
+    BESIDE_POLAR,
     CHANGEABLE,
     DTYPES,
     GRADIENTS,
@@ -17,11 +19,16 @@ from fuzzing.programs import (
     LAYOUTS,
     MAX_STEP,
     OPTIMIZERS,
+    POLAR,
     REFUSED,
     SHAPES,
     Program,
     Spec,
 )  # fmt: skip
+
+# Entries of a state that operations change.
+STATES = ["sum", "momentum", "momentum", "right"]
+_STATE_LAYOUTS = ["contiguous", "strided", "transposed", "negative"]
 
 
 def generate(number: int, backend: str | None = None) -> Program:
@@ -29,6 +36,10 @@ def generate(number: int, backend: str | None = None) -> Program:
     r = random.Random(number)
     optimizer = r.choices(list(OPTIMIZERS), [6, 1, 1, 1, 1, 2])[0]
     options = _draw_options(r, optimizer)
+    if r.random() < 0.3:
+        forms = [form for form in KNOBS["shape"] if form not in POLAR or optimizer not in REFUSED]
+        knobs = _draw_matrices(r, forms if optimizer != "NetworkASGLD" else KNOBS["shape"])
+        options |= {k: v for k, v in knobs.items() if k not in REFUSED.get(optimizer, ())}
     dtypes = r.choices(list(DTYPES), [10, 3, 3, 2, 2, 1], k=1 if r.random() < 0.6 else 4)
     total = r.randint(1, 4)
     groups: list[tuple[dict[str, Any], list[Spec]]] = []
@@ -44,7 +55,10 @@ def generate(number: int, backend: str | None = None) -> Program:
             }
             if options.get("noise") is not None:
                 own.pop("sigma", None)
-        groups.append((own, [_draw_spec(r, r.choice(dtypes)) for _ in range(count)]))
+        if r.random() < 0.15:
+            own |= _draw_matrices(r, KNOBS["shape"])
+        beside = {**options, **own}
+        groups.append((own, [_draw_spec(r, r.choice(dtypes), beside) for _ in range(count)]))
         left -= count
         if left == 0:
             break
@@ -59,7 +73,7 @@ def generate(number: int, backend: str | None = None) -> Program:
 
 def _draw_options(r: random.Random, optimizer: str) -> dict[str, Any]:
     share = r.choice([0.15, 0.5])
-    names = [n for n in KNOBS if n not in REFUSED.get(optimizer, ())]
+    names = [n for n in KNOBS if n not in (*REFUSED.get(optimizer, ()), "shape", "blocks")]
     options = {name: r.choice(KNOBS[name]) for name in names if r.random() < share}
     options.setdefault("lr", r.choice([0.1, 0.3]))
     if optimizer == "ASGLD":
@@ -79,8 +93,28 @@ def _draw_options(r: random.Random, optimizer: str) -> dict[str, Any]:
     return options
 
 
-def _draw_spec(r: random.Random, dtype: str) -> Spec:
-    shape = r.choice(LARGE) if r.random() < 0.08 else r.choice(SHAPES)
+def _draw_matrices(r: random.Random, forms: list[str]) -> dict[str, Any]:
+    """Return a shape of D, and the knobs beside it that make it legal."""
+    form, blocks = r.choice(forms), r.choice([1, 1, *KNOBS["blocks"]])
+    knobs = {"shape": form, "blocks": blocks, "polar_by": r.choice(KNOBS["polar_by"])}
+    if form == "coordinate":
+        return knobs
+    beside = {**(BESIDE_POLAR if form in POLAR else BESIDE_MATRICES), **knobs}
+    if form not in ("left", "both") and (form not in POLAR or knobs["polar_by"] != "svd"):
+        beside["capturable"] = r.choice(KNOBS["capturable"])
+    return beside
+
+
+def _draw_spec(r: random.Random, dtype: str, options: dict[str, Any] | None = None) -> Spec:
+    """Return a parameter that suits the options of its group, nearly always."""
+    form, blocks = (options or {}).get("shape", "coordinate"), (options or {}).get("blocks", 1)
+    shapes, large = SHAPES, LARGE
+    if form != "coordinate":
+        shapes = [shape for shape in SHAPES if (shape or (1,))[0] % blocks == 0]
+        large = [(72,), (24, 40), (6, 300)] if form not in ("left", "both") else [(24, 40)]
+        if dtype.startswith("complex") and r.random() < 0.95:
+            dtype = "float32"
+    shape = r.choice(large) if r.random() < 0.08 else r.choice(shapes)
     return Spec(shape, dtype, r.choice(LAYOUTS), r.randrange(2**31))
 
 
@@ -111,15 +145,15 @@ def _draw_block(r: random.Random) -> list[tuple[Any, ...]]:
 def _draw_change(r: random.Random, i: int, seed: int) -> tuple[Any, ...]:
     """Return a legal operation."""
     kind = r.choice(
-        ["move", "slice", "narrow", "restride", "share", "knob", "knob", "knob", "groups", "groups",
-         "replace", "reorder", "step count", "stream", "clone state", "clone state", "forget",
-         "backend", "lr in place"]
+        ["move", "slice", "narrow", "restride", "share", "knob", "knob", "knob", "knob", "groups",
+         "groups", "replace", "reorder", "step count", "stream", "clone state", "clone state",
+         "forget", "backend", "lr in place", "share state", "reshape"]
     )  # fmt: skip
     if kind == "knob":
         name = r.choice(CHANGEABLE)
         return ("knob", i, name, r.choice(KNOBS[name]))
     if kind == "groups":
-        return r.choice([("reverse",), ("delete", i), ("add", _draw_spec(r, r.choice([*DTYPES])))])
+        return r.choice([("reverse",), ("delete", i), _draw_addition(r)])
     if kind == "replace":
         return ("replace", i, _draw_spec(r, r.choice([*DTYPES])))
     if kind == "step count":
@@ -127,7 +161,11 @@ def _draw_change(r: random.Random, i: int, seed: int) -> tuple[Any, ...]:
     if kind == "stream":
         return ("stream", i, r.choice([99, 2**32 - 1]), r.choice(["fill", "replace"]))
     if kind == "clone state":
-        return ("clone", i, r.choice(["sum", "momentum"]), r.choice(["contiguous", "strided"]))
+        return ("clone", i, r.choice(STATES), r.choice(_STATE_LAYOUTS))
+    if kind == "share state":
+        return ("share_state", i, r.randrange(12), r.choice(STATES))
+    if kind == "reshape":
+        return ("reshape", i, _draw_matrices(r, KNOBS["shape"]))
     if kind == "forget":
         return r.choice([("forget", i), ("forget_all",)])
     if kind == "backend":
@@ -137,16 +175,23 @@ def _draw_change(r: random.Random, i: int, seed: int) -> tuple[Any, ...]:
     return (kind.replace(" ", "_"), i, seed)
 
 
+def _draw_addition(r: random.Random) -> tuple[Any, ...]:
+    own = _draw_matrices(r, KNOBS["shape"]) if r.random() < 0.4 else {}
+    return ("add", _draw_spec(r, r.choice([*DTYPES]), own), own)
+
+
 def _draw_error(r: random.Random, i: int, seed: int) -> tuple[Any, ...]:
     """Return an operation that breaks something, expects a step to raise, and mends it."""
     kind = r.choice(
         ["knob", "knob", "knob", "expand", "slice", "transpose", "state shape", "state dtype",
-         "count", "count", "count shape", "sparse"]
+         "count", "count", "count shape", "sparse", "overlap"]
     )  # fmt: skip
     if kind == "knob":
         return ("illegal_knob", i, *r.choice(ILLEGAL))
     if kind == "count":
         return ("illegal_count", i, r.choice([2**32, -1, 2**40]), r.choice(["fill", "replace"]))
     if kind.startswith("state"):
-        return (f"wrong_{kind.replace(' ', '_')}", i, r.choice(["sum", "momentum"]), seed)
+        return (f"wrong_{kind.replace(' ', '_')}", i, r.choice(STATES), seed)
+    if kind == "overlap":
+        return ("illegal_overlap", i, r.choice(STATES), seed)
     return (f"illegal_{kind.replace(' ', '_')}", i, seed)

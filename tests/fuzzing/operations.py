@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzzing.programs import BACKENDS, NARROWER, Spec
+import asgld
+from fuzzing.programs import (
+    BACKENDS,
+    DEFAULTS,
+    MOST_ELEMENTS,
+    NARROWER,
+    Spec,
+    backend_of,
+    sizes_of_state,
+)  # fmt: skip
 from fuzzing.sides import Side, as_lr, make_values, place, storage_bytes
 
 Mend = Callable[[], Any]
@@ -27,6 +36,47 @@ def _register(table: dict[str, Any]) -> Callable[[Callable[..., Any]], Callable[
 
 
 _change, _break = _register(CHANGES), _register(BREAKS)
+
+
+def is_legal(group: dict[str, Any]) -> bool:
+    """Whether the constructor accepts a group's knobs; a step must agree."""
+    knobs = {name: group[name] for name in DEFAULTS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            asgld.ASGLD([torch.zeros(knobs["blocks"])], **knobs)
+        except (ValueError, TypeError, RuntimeError):
+            return False
+    return True
+
+
+def suits(group: dict[str, Any], shape: tuple[int, ...], *, is_complex: bool) -> bool:
+    """Whether a parameter can be in a group, as far as the shape of D is concerned."""
+    if group["shape"] == "coordinate":
+        return True
+    return not is_complex and sizes_of_state(shape, group["shape"], group["blocks"]) is not None
+
+
+def is_large(group: dict[str, Any], shape: tuple[int, ...]) -> bool:
+    """Whether the state that a parameter needs in a group is too much for a case."""
+    if group["shape"] not in ("left", "both"):
+        return False
+    sizes = sizes_of_state(shape, group["shape"], group["blocks"]) or {}
+    return any(math.prod(size) > MOST_ELEMENTS for size in sizes.values())
+
+
+def fits(side: Side, p: Tensor, group: dict[str, Any], shape: tuple[int, ...]) -> bool:
+    """Whether the state of a parameter, if any, fits a shape and the knobs of a group."""
+    state = side.state(p)
+    sizes = sizes_of_state(shape, group["shape"], group["blocks"])
+    if sizes is None:
+        return False
+    parts = (2,) if p.is_complex() else ()
+    needed = {**sizes, **({"momentum": shape} if "momentum" in state else {})}
+    return not state or all(
+        name in state and tuple(state[name].shape) == (*size, *parts)
+        for name, size in needed.items()
+    )
 
 
 def give_gradients(side: Side, group: dict[str, Any]) -> None:
@@ -66,7 +116,10 @@ def slice(side: Side, i: int, seed: int) -> None:
     _, p = side.find(i)
     if p.dim() == 0:
         return
-    _set_data(side, i, p.data[: p.shape[0] // 2], seed)
+    half = p.data[: p.shape[0] // 2]
+    if not suits(side.group_of(p), tuple(half.shape), is_complex=p.is_complex()):
+        return
+    _set_data(side, i, half, seed)
     side.optimizer.state.pop(p, None)
 
 
@@ -76,8 +129,8 @@ def narrow(side: Side, i: int, seed: int) -> None:
     same working precision."""
     _, p = side.find(i)
     dtypes = NARROWER.get(p.dtype)
-    if dtypes is None or not p.is_contiguous() or p.numel() == 0:
-        return
+    if dtypes is None or not p.is_contiguous() or p.numel() == 0 or side.has_shared_memory(p):
+        return  # rounding of a half would be large in a number that holds it
     if p.dtype == torch.float64:
         side.optimizer.state.pop(p, None)
     dtype = dtypes[seed % len(dtypes)]
@@ -132,17 +185,29 @@ def _renumber(side: Side, params: list[Tensor]) -> None:
     side.params = params
 
 
+def _suits_spec(group: dict[str, Any], spec: Spec) -> bool:
+    is_complex = spec.dtype.startswith("complex")
+    return suits(group, spec.shape, is_complex=is_complex) and not is_large(group, spec.shape)
+
+
 @_change
-def add(side: Side, spec: Spec) -> None:
+def add(side: Side, spec: Spec, own: dict[str, Any]) -> None:
+    optimizer: Any = side.optimizer
+    shape = own.get("shape", optimizer.defaults["shape"])
+    suited = optimizer._defaults_of_shape.get(shape, {}) if "shape" in own else {}
+    merged = {**optimizer.defaults, **suited, **own, **BACKENDS["loop"]}
+    if not is_legal(merged) or not _suits_spec(merged, spec):
+        return
     made = [side.make(spec)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            side.optimizer.add_param_group({"params": made, **BACKENDS[side.backend]})
+            knobs = {**own, **backend_of(side.backend, shape)}
+            side.optimizer.add_param_group({"params": made, **knobs})
         except RuntimeError as error:
             if "cannot be served" not in str(error):
                 raise
-            side.optimizer.add_param_group({"params": made, **BACKENDS["default"]})
+            side.optimizer.add_param_group({"params": made, **own, **BACKENDS["default"]})
     side.give(len(side.params) - 1, "fresh", spec.seed + 1)
 
 
@@ -151,6 +216,8 @@ def replace(side: Side, i: int, spec: Spec) -> None:
     """Put another parameter in the place of one, as users do who edit `param_groups`."""
     i, p = side.find(i)
     group = side.group_of(p)
+    if not _suits_spec(group, spec):
+        return
     made = side.make(spec)
     new = side.params.pop()
     side.params[i] = new
@@ -192,8 +259,36 @@ def stream(side: Side, i: int, value: int, how: str) -> None:
 @_change
 def clone(side: Side, i: int, name: str, layout: str) -> None:
     state = side.state(side.find(i)[1])
-    if name in state:
+    if name in state and layout == "negative":
+        state[name] = torch._neg_view(place(-state[name], "contiguous", side.margin))
+    elif name in state:
         state[name] = place(state[name], layout, side.margin)
+
+
+@_change
+def share_state(side: Side, i: int, j: int, name: str) -> None:
+    """Let two parameters have one momentum, or one sum."""
+    (i, p), (j, q) = side.find(i), side.find(j)
+    mine, other = side.state(p).get(name), side.state(q).get(name)
+    if mine is None or other is None or p is q:
+        return
+    if (mine.shape, mine.dtype) == (other.shape, other.dtype):
+        side.state(p)[name] = other.detach()
+
+
+@_change
+def reshape(side: Side, g: int, knobs: dict[str, Any]) -> None:
+    """Another shape of D, with states from the beginning."""
+    group = side.group(g)
+    new = {**group, **knobs, **backend_of(side.backend, knobs["shape"])}
+    shapes = [(tuple(p.shape), p.is_complex()) for p in group["params"]]
+    if not is_legal({**new, **BACKENDS["loop"]}) or not all(
+        suits(new, shape, is_complex=c) and not is_large(new, shape) for shape, c in shapes
+    ):
+        return
+    group.update(new)
+    for p in group["params"]:
+        side.optimizer.state.pop(p, None)
 
 
 def _copied(side: Side, duplicate: Callable[[Any], Any], seed: int) -> None:
@@ -255,6 +350,9 @@ def illegal_slice(side: Side, i: int, seed: int) -> Mend | None:
     i, p = side.find(i)
     if p.dim() == 0 or p.shape[0] < 2 or p.numel() == 0 or not side.state(p):
         return None
+    half = p.data[: p.shape[0] // 2]
+    if fits(side, p, side.group_of(p), tuple(half.shape)):
+        return None  # a polar form without momentum keeps nothing
     side.give(i, "fresh", seed)
     old_grad = p.grad
     mend = _with_data(side, i, p.data[: p.shape[0] // 2], seed)
@@ -273,7 +371,10 @@ def illegal_transpose(side: Side, i: int, seed: int) -> Mend | None:
     _, p = side.find(i)
     if p.dim() < 2 or p.shape[0] == p.shape[1] or p.numel() == 0 or not side.state(p):
         return None
-    return _with_data(side, i, p.data.transpose(0, 1), seed)
+    data = p.data.transpose(0, 1)
+    if fits(side, p, side.group_of(p), tuple(data.shape)):
+        return None
+    return _with_data(side, i, data, seed)
 
 
 @_break
@@ -311,7 +412,10 @@ def illegal_count_shape(side: Side, i: int, seed: int) -> Mend | None:
 
 def _break_state(side: Side, i: int, name: str, value: Callable[[Tensor], Tensor]) -> Any:
     _, p = side.find(i)
-    if name not in side.state(p) or (name == "momentum" and side.group_of(p)["momentum"] == 0.0):
+    group = side.group_of(p)
+    needed = sizes_of_state(tuple(p.shape), group["shape"], group["blocks"]) or {}
+    is_needed = name in needed if name != "momentum" else group["momentum"] != 0.0
+    if name not in side.state(p) or not is_needed:
         return None
     state = _with_gradient(side, i)
     old = state[name]
@@ -338,19 +442,40 @@ def wrong_state_dtype(side: Side, i: int, name: str, seed: int) -> Mend | None:
     return _break_state(side, i, name, lambda old: old.to(dtypes[seed % len(dtypes)], copy=True))
 
 
+@_break
+def illegal_overlap(side: Side, i: int, name: str, _: int) -> Mend | None:
+    """A momentum or a sum in the memory of its own parameter."""
+    _, p = side.find(i)
+    old = side.state(p).get(name)
+    if old is None or old.dtype != p.dtype or not p.is_contiguous() or not old.numel():
+        return None
+    if old.numel() > p.numel():
+        return None
+    return _break_state(side, i, name, lambda old: p.data.view(-1)[: old.numel()].view(old.shape))
+
+
 # ----------------------------------------------------------------------------------------------
 # Damaged states
 # ----------------------------------------------------------------------------------------------
 
 
-def _damage(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Callable[..., Any]:
-    """Return a maker of a state in which one parameter's entry, or its group, is changed."""
+def _damage(
+    change: Callable[[dict[str, Any], dict[str, Any]], Any], *names: str
+) -> Callable[..., Any]:
+    """Return a maker of a state in which one parameter's entry, or its group, is changed. `names`
+    are the entries that the change needs."""
 
-    def make(side: Side, i: int) -> dict[str, Any]:
+    def make(side: Side, i: int) -> dict[str, Any] | None:
         state = copy.deepcopy(side.optimizer.state_dict())
         g = i % len(state["param_groups"])
         group = state["param_groups"][g]
-        change(state["state"][group["params"][i % len(group["params"])]], group)
+        place = i % len(group["params"])
+        p = side.optimizer.param_groups[g]["params"][place]
+        entry = state["state"][group["params"][place]]
+        needed = sizes_of_state(tuple(p.shape), group["shape"], group["blocks"]) or {}
+        if not {*names} <= {*needed, *({"momentum"} & entry.keys())}:
+            return None  # a D of this shape does not need the entry
+        change(entry, group)
         return state
 
     return make
@@ -390,10 +515,19 @@ def _too_many(side: Side, i: int) -> dict[str, Any]:
 
 
 DAMAGES: dict[str, Callable[[Side, int], dict[str, Any] | None]] = {
-    "without sum": _damage(lambda entry, _: entry.pop("sum")),
+    "without sum": _damage(lambda entry, _: entry.pop("sum"), "sum"),
+    "without right": _damage(lambda entry, _: entry.pop("right"), "right"),
     "without step": _damage(lambda entry, _: entry.pop("step")),
     "without stream": _damage(lambda entry, _: entry.pop("stream")),
-    "other shape": _damage(lambda entry, _: entry.update(sum=entry["sum"].unsqueeze(-1))),
+    "other shape": _damage(lambda entry, _: entry.update(sum=entry["sum"].unsqueeze(-1)), "sum"),
+    "other momentum": _damage(
+        lambda entry, _: entry.update(momentum=entry["momentum"].unsqueeze(0)), "momentum"
+    ),
+    "other right": _damage(
+        lambda entry, _: entry.update(right=entry["right"].unsqueeze(0)), "right"
+    ),
+    "shape diagonal": _damage(lambda _, group: group.update(shape="diagonal")),
+    "blocks 0": _damage(lambda _, group: group.update(blocks=0)),
     "negative step": _damage(lambda entry, _: entry.update(step=torch.tensor(-1))),
     "huge step": _damage(lambda entry, _: entry.update(step=torch.tensor(2**40))),
     "empty step": _damage(lambda entry, _: entry.update(step=torch.zeros(0, dtype=torch.int64))),

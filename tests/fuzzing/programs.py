@@ -26,6 +26,49 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "fused": {"foreach": None, "fused": True},
     "default": {"foreach": None, "fused": None},
 }
+POLAR = ("polar", "polar-row")
+# The knobs that are illegal beside another shape of D than the paper's, with legal values.
+BESIDE_MATRICES: dict[str, Any] = {"sum_dtype": None, "capturable": False}
+BESIDE_POLAR: dict[str, Any] = {
+    **BESIDE_MATRICES, "alpha": 1.0, "beta": 0.0, "clip": None, "opposed": 1.0, "noise_bound": None,
+}  # fmt: skip
+
+
+def backend_of(name: str, shape: Any) -> dict[str, Any]:
+    """Return the knobs of a backend. A D that is no coordinate's has no kernel of its own and no
+    lists: by default kernels apply directions, or lists do."""
+    if shape == "coordinate":
+        return BACKENDS[name]
+    replaced = {"foreach": {"foreach": None, "fused": False}, "fused": BACKENDS["default"]}
+    return replaced.get(name, BACKENDS[name])
+
+
+def sizes_of_state(
+    shape: tuple[int, ...], form: str, blocks: int
+) -> dict[str, tuple[int, ...]] | None:
+    """Return the shapes of the entries that a D of this form needs for a parameter, by name; None
+    if the parameter does not hold as many matrices."""
+    if form == "coordinate":
+        return {"sum": shape}
+    rows, *others = shape or (1,)
+    if rows % blocks:
+        return None
+    if len(others) > 1 and 1 < blocks == rows:
+        rows, *others = others
+    else:
+        rows //= blocks
+    columns = math.prod(others)
+    left, right = {"sum": (blocks, rows, rows)}, {"right": (blocks, columns, columns)}
+    by_row = {"sum": (blocks, rows)}
+    return {
+        "scalar": {"sum": (blocks,)}, "row": by_row, "polar-row": by_row, "polar": {},
+        "left": left, "both": {**left, **right},
+    }[form]  # fmt: skip
+
+
+# The elements of the largest sum that a case may need: "left" of a long vector is huge.
+MOST_ELEMENTS = 10_000
+
 # Legal values of every knob.
 _LEGAL: dict[str, list[Any]] = {
     "lr": [0.1, 0.03, 0.5, 0.0, "tensor 0.05", "tensor [0.1]"],
@@ -46,6 +89,11 @@ _LEGAL: dict[str, list[Any]] = {
     "opposed": [1.0, 0.0, -0.3, -1.0],
     "noise": [None, 0.3],
     "noise_bound": [None, 2.0],
+    "capturable": [False, False, True],
+    "shape": ["coordinate", "scalar", "row", "left", "both", *POLAR, *POLAR],
+    "blocks": [1, 2, 3],
+    "polar_by": ["express", "muon", "svd"],
+    "share_work": [False, True],
 }
 _ILLEGAL: dict[str, list[Any]] = {
     "lr": [-1.0, math.nan, "fast", None, "tensor [0.1, 0.2]", "tensor nan"],
@@ -62,15 +110,20 @@ _ILLEGAL: dict[str, list[Any]] = {
     "annealing": [math.nan],
     "opposed": [2.0],
     "fused and foreach": [True],
+    "shape": ["diagonal", None],
+    "blocks": [0, -2, 1.5, "two"],
+    "polar_by": ["newton", None],
+    "share_work": ["yes", None],
 }
 ILLEGAL = [(name, value) for name, values in _ILLEGAL.items() for value in values]
 DEFAULTS = asgld.ASGLD([torch.zeros(1)]).defaults
 KNOBS = {name: values for name, values in _LEGAL.items() if name in DEFAULTS}
-NO_KNOBS = {"foreach", "fused", "capturable", "differentiable"}
+NO_KNOBS = {"foreach", "fused", "differentiable"}
 # A sum keeps the dtype that it was made with.
-CHANGEABLE = [name for name in KNOBS if name != "sum_dtype"]
+CHANGEABLE = [*(name for name in KNOBS if name != "sum_dtype"), "shape", "shape", "blocks"]
 
-SHAPES = [(), (0,), (3, 0), (1,), (2,), (5,), (16,), (33,), (4, 4), (3, 5), (8, 6), (2, 3, 4, 2)]
+SHAPES = [(), (0,), (3, 0), (1,), (2,), (5,), (16,), (33,), (4, 4), (3, 5), (8, 6), (2, 3, 4, 2),
+          (3, 4, 5), (6, 4)]  # fmt: skip
 LARGE = [(70,), (300,), (16, 40), (4099,), (20_000,)]
 LAYOUTS = ["contiguous"] * 4 + ["transposed", "strided", "channels-last", "offset", "padded"]
 DTYPES = {
@@ -94,7 +147,7 @@ HAS_GRAD_DTYPE = hasattr(torch.zeros(1), "grad_dtype")
 GRADIENTS = [
     "fresh", "none", "zero", "nan", "inf", "strided", "expanded", "expanded rows", "transposed",
     "channels-last", "offset", "padded", "negative", "conjugated", "alias", "alias transposed",
-    "other dtype",
+    "other dtype", "alias momentum", "alias sum",
 ]  # fmt: skip
 MAX_STEP = 2**32 - 1
 

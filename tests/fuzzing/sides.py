@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fuzzing.programs import (
-    BACKENDS,
     DTYPES,
     HAS_GRAD_DTYPE,
     LAYOUTS,
@@ -20,6 +19,7 @@ from fuzzing.programs import (
     TOLERANCES,
     Program,
     Spec,
+    backend_of,
 )  # fmt: skip
 
 CANARY = 777.0
@@ -90,13 +90,14 @@ class Side:
         groups = []
         for options, specs in program.groups:
             knobs = {name: self.knob(name, value) for name, value in options.items()}
+            shape = options.get("shape", program.options.get("shape", "coordinate"))
+            knobs |= backend_of(backend, shape)
             groups.append({"params": [self.make(spec) for spec in specs], **knobs})
         options = {name: self.knob(name, value) for name, value in program.options.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.optimizer = OPTIMIZERS[program.optimizer](
-                groups, **options, **BACKENDS[self.backend]
-            )
+            default = backend_of(backend, program.options.get("shape", "coordinate"))
+            self.optimizer = OPTIMIZERS[program.optimizer](groups, **options, **default)
         for i, p in enumerate(self.params):
             self.give(i, "fresh", 1000 + i, p)
 
@@ -175,6 +176,12 @@ class Side:
             kind == "alias transposed" and p.dim() == 2 and p.shape[0] == p.shape[1] and not shares
         ):
             return kind, p.detach().t()
+        elif kind in ("alias momentum", "alias sum"):
+            name = kind.removeprefix("alias ")
+            found = [self.state(q).get(name) for q in self.group_of(p)["params"]]
+            alike = [t for t in found if t is not None and (t.shape, t.dtype) == (p.shape, p.dtype)]
+            if alike:
+                return kind, alike[seed % len(alike)].detach()
         elif kind == "other dtype" and HAS_GRAD_DTYPE:
             others = OTHER_DTYPES[p.dtype]
             values = values.to(others[seed % len(others)])
@@ -186,12 +193,11 @@ class Side:
             if p.grad is not None and self.kinds[i] in ("fresh", "negative", "conjugated"):
                 p.grad.copy_(make_values(p.shape, p.grad.dtype, seed + i))
 
-    def follow_aliases(self) -> None:
-        """Update the loop's copies of gradients that are the twin's parameters themselves."""
-        for i, p in enumerate(self.params):
-            if self.is_plain and p.grad is not None and self.kinds[i].startswith("alias"):
-                now = p.detach() if self.kinds[i] == "alias" else p.detach().t()
-                p.grad = now.clone(memory_format=torch.contiguous_format)
+    def follow_aliases(self, twin: Side) -> None:
+        """Update copies of gradients that are the twin's parameters or states themselves."""
+        for i, (p, q) in enumerate(zip(self.params, twin.params, strict=True)):
+            if p.grad is not None and q.grad is not None and self.kinds[i].startswith("alias"):
+                p.grad = q.grad.clone(memory_format=torch.contiguous_format)
 
     def has_shared_memory(self, p: Tensor) -> bool:
         where = p.untyped_storage().data_ptr()
@@ -222,8 +228,9 @@ class Side:
                 continue
             mask = torch.zeros_like(memory)
             for p in updated:
-                if p.untyped_storage().data_ptr() == where:
-                    covered(p.detach(), mask)
+                for t in (p.detach(), *self.state(p).values()):
+                    if isinstance(t, Tensor) and t.untyped_storage().data_ptr() == where:
+                        covered(t, mask)
             if bool(((memory != old) & (mask == 0)).any()):
                 return True
         return False

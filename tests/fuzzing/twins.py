@@ -22,10 +22,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import asgld
-from fuzzing.operations import BREAKS, CHANGES, DAMAGES, Mend, give_gradients
-from fuzzing.programs import BACKENDS, DEFAULTS, ERRORS, MAX_STEP, Finding, Program
+from fuzzing.operations import (
+    BREAKS,
+    CHANGES,
+    DAMAGES,
+    Mend,
+    fits,
+    give_gradients,
+    is_large,
+    is_legal,
+    suits,
+)  # fmt: skip
+from fuzzing.programs import ERRORS, MAX_STEP, Finding, Program, backend_of
 from fuzzing.sides import Side, disagreement
+
+# Entries of a state that are compared within tolerances.
+_VALUES = ("sum", "right", "momentum")
 
 
 class World:
@@ -116,7 +128,7 @@ class World:
                 faults.append(f"state differs ({i}, {sorted(ours)} for {sorted(theirs)})")
                 continue
             for name, value in theirs.items():
-                if name in ("sum", "momentum"):
+                if name in _VALUES:
                     if text := disagreement(ours[name], value, precision):
                         faults.append(f"{name} differs ({i}, {text})")
                 elif _number(ours[name]) != _number(value):
@@ -124,7 +136,7 @@ class World:
         if not faults:
             for p, q in zip(self.loop.params, self.twin.params, strict=True):
                 ours, theirs = self.twin.state(q), self.loop.state(p)
-                pairs = [(q, p), *((ours[n], theirs[n]) for n in ("sum", "momentum") if n in ours)]
+                pairs = [(q, p), *((ours[n], theirs[n]) for n in _VALUES if n in ours)]
                 for mine, other in pairs:
                     if not torch.equal(mine, other):
                         mine.data.copy_(other.data)  # .data: the write must not show
@@ -133,7 +145,7 @@ class World:
     # -- operations that may raise -------------------------------------------------------------
 
     def step(self, must_raise: bool | None = False) -> bool:
-        self.loop.follow_aliases()
+        self.loop.follow_aliases(self.twin)
         counts = [self.loop.state(p).get("step", torch.tensor(0)) for p in self.loop.params]
         over = [
             i
@@ -177,18 +189,28 @@ class World:
                 CHANGES[name](side, *arguments)
 
     def set_knob(self, g: int, name: str, value: Any) -> None:
-        """Change a knob. If it is illegal beside the others, a step must raise."""
+        """Change a knob. If it is illegal beside the others, or if the states do not fit the new
+        shape of D, a step must raise."""
         groups = [side.group(g) for side in self.sides]
-        old = [group[name] for group in groups]
+        shapes = [(tuple(p.shape), p.is_complex()) for p in groups[0]["params"]]
+        new = {**groups[0], name: value}
+        if name in ("shape", "blocks") and any(is_large(new, shape) for shape, _ in shapes):
+            return
+        old = [{key: group[key] for key in (name, "foreach", "fused")} for group in groups]
         for side, group in zip(self.sides, groups, strict=True):
             group[name] = side.knob(name, value)
-        if all(map(_is_legal, groups)):
+            if name == "shape":
+                group.update(backend_of(side.backend, value))
+        if all(map(is_legal, groups)) and all(
+            suits(groups[0], shape, is_complex=is_complex) and fits(self.loop, p, groups[0], shape)
+            for p, (shape, is_complex) in zip(groups[0]["params"], shapes, strict=True)
+        ):
             return
 
         def change(side: Side) -> Mend:
             group = side.group(g)
             give_gradients(side, group)
-            return lambda: group.update({name: old[self.sides.index(side)]})
+            return lambda: group.update(old[self.sides.index(side)])
 
         self.broken(change)
 
@@ -207,13 +229,16 @@ class World:
                 side.optimizer.defaults["lr"] = side.optimizer.param_groups[g % len(groups)]["lr"]
 
     def set_backend(self, name: str) -> None:
-        """Let another backend run the twin from now on."""
+        """Let another backend run the twin from now on. Lists take no tensor as step size."""
+        optimizer = self.twin.optimizer
+        sizes = [knobs["lr"] for knobs in (optimizer.defaults, *optimizer.param_groups)]
+        if name == "foreach" and any(isinstance(lr, Tensor) for lr in sizes):
+            return
         for group in self.twin.optimizer.param_groups:
-            knobs = {**group, **BACKENDS[name]}
-            if not _is_legal(knobs):
+            if not is_legal({**group, **backend_of(name, group["shape"])}):
                 return
         for group in self.twin.optimizer.param_groups:
-            group.update(BACKENDS[name])
+            group.update(backend_of(name, group["shape"]))
         self.twin.backend = name
 
     def load(self, kind: str, i: int, seed: int) -> None:
@@ -262,18 +287,6 @@ def _kind(error: Exception | None) -> str:
 
 def _number(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
-
-
-def _is_legal(group: dict[str, Any]) -> bool:
-    """Whether the constructor accepts a group's knobs; a step must agree."""
-    knobs = {name: group[name] for name in DEFAULTS}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            asgld.ASGLD([torch.zeros(1)], **knobs)
-        except (ValueError, TypeError, RuntimeError):
-            return False
-    return True
 
 
 def run(program: Program, margin: int = 16) -> bool:

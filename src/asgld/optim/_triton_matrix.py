@@ -1,9 +1,8 @@
 """The polar factor of a batch of matrices on a GPU, and what a step needs around it.
 
     squares = sources(grads, momenta, mu, batches)      momentum; bfloat16 copies; their norms
-    polars(batches, coefficients, squares)              each X by its polar factor, about
-    row_scales(...) or scale_rows(...)                  one number per row, from the past
-    update(params, batches, multipliers, lr)            into the parameters
+    factors = polars(batches, coefficients, squares)    each X by its polar factor, about
+    scale_rows(factor, averages, ...)                   one number per row
 
 An iteration of Newton and Schulz is X <- p(X X') X with p(R) = a I + b R + c R R. The polynomials
 of R commute and are symmetric, so `symmetric_product` computes their products from the tiles on
@@ -72,10 +71,44 @@ _TILES: tuple[tuple[float, Tile], ...] = (
 )
 _TILES_OF_HOPPER: tuple[tuple[float, Tile], ...] = (
     (256, Tile(64, 64, 64, 4, 3, False)),
-    (1536, Tile(128, 128, 64, 4, 3, True)),
-    (math.inf, Tile(128, 256, 64, 8, 3, True)),
+    # The copy engine would gain a tenth here, but its descriptors take the host longer than that.
+    (1536, Tile(128, 128, 64, 4, 3, False)),
+    (math.inf, Tile(128, 128, 64, 4, 3, True)),
 )
 _SMALLEST = Tile(64, 64, 32, 4, 2, False)  # for GPUs with little shared memory
+
+
+# Kernels that are compiled, by all that they are compiled for. Triton's own look-up inspects every
+# argument, and takes several times as long as the launch.
+_launchers: dict[Any, Any] = {}
+
+
+def _launch(kernel: Any, number: int, arguments: Sequence[Any], **options: Any) -> None:
+    """Launch `number` programs of a kernel."""
+    grid = (number, 1, 1)
+    if IS_INTERPRETED or any(isinstance(a, TensorDescriptor) for a in arguments):
+        kernel[grid](*arguments, **options)
+        return
+    # Triton compiles for dtypes, for addresses that 16 divides and for integers, not for floats.
+    key: list[Any] = [kernel, number, torch.cuda.current_device(), *options.values()]
+    values = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            values.append(argument.data_ptr())
+            key += (argument.dtype, values[-1] % 16 == 0)
+        else:
+            values.append(argument)
+            key.append(0.0 if type(argument) is float else argument)
+    launch = _launchers.get(tuple(key))
+    if launch is None:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "the fused step cannot begin inside a CUDA graph: take at least one step with "
+                "these settings before the capture"
+            )
+        _launchers[tuple(key)] = kernel[grid](*arguments, **options)[grid]
+    else:
+        launch(*values)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -262,12 +295,15 @@ def _launch_product(
         *(X.stride(d) for d in (0, row, column)), *(Y.stride(d) for d in (0, row, column)),
         c.stride(0), c.stride(1), out.stride(0), out.stride(1),
     )  # fmt: skip
-    multiply_symmetric[(tiles * (tiles + 1) // 2 * (side // rows) * (side // columns) * number,)](
-        *operands, size, inner, tiles, *strides, *numbers,
-        is_turned, C is not None, is_mixed, size % side == 0 and inner % depth == 0, has_tma,
+    programs = tiles * (tiles + 1) // 2 * (side // rows) * (side // columns) * number
+    is_whole = size % side == 0 and inner % depth == 0
+    arguments = (
+        *operands, size, inner, tiles, *strides, *map(float, numbers),
+        is_turned, C is not None, is_mixed, is_whole, has_tma,
         _TYPES[out.dtype], rows, columns, depth, _GROUP,
-        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    _launch(multiply_symmetric, programs, arguments, **options)
 
 
 def _tile_for(size: int, device: torch.device) -> Tile:
@@ -300,7 +336,8 @@ def _scale_part(x, out, squares, first, numel, per_matrix, eps, size: tl.constex
     matrix = (tl.program_id(0) // per_matrix).to(tl.int64)
     j = tl.program_id(0) % per_matrix * size + tl.arange(0, size)
     mask = j < numel
-    scale = 1.0 / tl.maximum(tl.sqrt(tl.load(squares + first + matrix)), eps)
+    norm = tl.maximum(tl.sqrt(tl.load(squares + first + matrix)), eps)
+    scale = 1.0 / tl.where(norm == 0.0, 1.0, norm)  # NaN stays NaN
     value = tl.load(x + matrix * numel + j, mask).to(tl.float32) * scale
     tl.store(out + matrix * numel + j, value.to(out.dtype.element_ty), mask)
 
@@ -312,7 +349,8 @@ def normalize(X: Tensor, squares: Tensor, eps: float = _EPS, *, first: int = 0) 
     numel = X.shape[1] * X.shape[2]
     per_matrix = -(-numel // _PART)
     with _device_of(X):
-        _scale_part[(len(X) * per_matrix,)](X, out, squares, first, numel, per_matrix, eps, _PART)
+        arguments = (X, out, squares, first, numel, per_matrix, float(eps), _PART)
+        _launch(_scale_part, len(X) * per_matrix, arguments)
     return out
 
 
@@ -329,14 +367,15 @@ def polars(
     batches: Sequence[Tensor],
     coefficients: Sequence[tuple[float, float, float]] = MUON,
     squares: Tensor | None = None,
-    eps: float = _EPS,
+    floors: Sequence[float] | None = None,
 ) -> list[Tensor]:
     """Return the polar factors of the matrices in several batches, about, as float16.
 
-    Each matrix is divided by its norm, then X <- a X + (b R + c R R) X with R = X X' for each
-    triple (a, b, c). A batch has the shape (B, n, m), bfloat16 or float16 elements and no gaps. It
-    is overwritten, and a result may have its memory. `squares` has the squared norms of all
-    matrices; without it they are computed. Batches with equal shorter sides share launches.
+    Each matrix is divided by its norm, or by the floor of its batch if that is larger. Then X <- a
+    X + (b R + c R R) X with R = X X' for each triple (a, b, c). A batch has the shape (B, n, m),
+    bfloat16 or float16 elements and no gaps. It is overwritten, and a result may have its memory.
+    `squares` has the squared norms of all matrices; without it they are computed. Batches with
+    equal shorter sides share launches.
     """
     for X in batches:
         if X.dim() != 3 or X.dtype not in (torch.bfloat16, torch.float16) or not X.is_contiguous():
@@ -346,7 +385,7 @@ def polars(
             )
     results = []
     begin = 0
-    for X in batches:
+    for X, eps in zip(batches, floors or [_EPS] * len(batches), strict=True):
         if squares is None:
             norms = torch.linalg.vector_norm(X, dim=(1, 2), dtype=torch.float32)
             results.append(normalize(X, norms.square(), eps))
@@ -524,62 +563,15 @@ def sources(
             numel = X.shape[1] * X.shape[2]
             per_matrix = -(-numel // _PART)
             sums = torch.empty(len(X), per_matrix, device=X.device)
-            _source_part[(len(X) * per_matrix,)](
-                addresses, begin, len(numels), X, sums, numel, per_matrix, mu, 1.0 - mu,
+            arguments = (
+                addresses, begin, len(numels), X, sums, numel, per_matrix, float(mu), 1.0 - mu,
                 _TYPES[grads[0].dtype], momenta is not None, mu < 0.5, 1.0 - mu < 0.5,
                 is_aligned, _PART,
-                enable_fp_fusion=False,
             )  # fmt: skip
+            _launch(_source_part, len(X) * per_matrix, arguments, enable_fp_fusion=False)
             torch.sum(sums, 1, out=squares[begin:end])
             begin = end
     return squares
-
-
-@triton.jit(do_not_specialize=["first"])
-def _update_part(
-    addresses, first, x, multipliers, numel, columns, per_matrix, keep, lr,
-    param_type: tl.constexpr, has_multipliers: tl.constexpr, is_aligned: tl.constexpr,
-    size: tl.constexpr,
-):  # fmt: skip
-    """Take a step of `size` elements."""
-    matrix = (tl.program_id(0) // per_matrix).to(tl.int64)
-    j = tl.program_id(0) % per_matrix * size + tl.arange(0, size)
-    mask = j < numel
-    param = tl.load(addresses + first + matrix).to(tl.pointer_type(param_type))
-    if is_aligned:
-        param = tl.multiple_of(param, 16)
-    value = tl.load(x + matrix * numel + j, mask, other=0.0).to(tl.float32)
-    if has_multipliers:
-        value = value * tl.load(multipliers + matrix * (numel // columns) + j // columns, mask)
-    p = tl.load(param + j, mask, other=0.0).to(tl.float32)
-    tl.store(param + j, (p * keep - value * lr).to(param_type), mask)
-
-
-def update(
-    params: Sequence[Tensor],
-    batches: Sequence[Tensor],
-    multipliers: Sequence[Tensor] | None,
-    lr: float,
-    keep: float = 1.0,
-) -> None:
-    """p <- keep p - lr times X, whose row i is multiplied by multipliers[i]; see `row_scales`."""
-    numels = [X.shape[1] * X.shape[2] for X in batches for _ in range(len(X))]
-    if not numels:
-        return
-    table = _addresses(params, numels, "params")
-    is_aligned = all(address % 16 == 0 for address in table)
-    with _device_of(batches[0]):
-        addresses = _send(table, batches[0].device)
-        begin = 0
-        for i, X in enumerate(batches):
-            numel = X.shape[1] * X.shape[2]
-            per_matrix = -(-numel // _PART)
-            _update_part[(len(X) * per_matrix,)](
-                addresses, begin, X, X if multipliers is None else multipliers[i], numel,
-                X.shape[2], per_matrix, keep, lr, _TYPES[params[0].dtype],
-                multipliers is not None, is_aligned, _PART,
-            )  # fmt: skip
-            begin += len(X)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -602,19 +594,17 @@ def _mean_squares(x, means, number, width, rows: tl.constexpr, columns: tl.const
 
 
 @triton.jit
-def _inverse_root(v, correction, shift):
-    metric = correction * v + shift
-    is_positive = metric > 0.0
-    return tl.where(is_positive, 1.0 / tl.sqrt(tl.where(is_positive, metric, 1.0)), 0.0)
+def _advance(averages, means, mask, decay, weight):
+    """Return the new averages of rows, their inverse roots, and the mean squares."""
+    r = tl.load(means, mask, other=0.0)
+    v = decay * tl.load(averages, mask, other=0.0) + weight * r
+    # A row without a gradient so far has the average 0, and stays 0.
+    return v, 1.0 / tl.sqrt(tl.where(v == 0.0, 1.0, v)), r
 
 
 @triton.jit
-def _row_factors(
-    means, averages, corrections, shifts, height, decay, weight, factor, size: tl.constexpr
-):
+def _row_factors(means, averages, height, decay, weight, factor, size: tl.constexpr):
     """Turn the mean squares of a matrix into the multipliers of its rows; advance the averages."""
-    correction = tl.load(corrections + tl.program_id(0))
-    shift = tl.load(shifts + tl.program_id(0))
     means += tl.program_id(0).to(tl.int64) * height
     averages += tl.program_id(0).to(tl.int64) * height
     i = tl.arange(0, size)
@@ -622,90 +612,71 @@ def _row_factors(
     after = tl.zeros((size,), tl.float32)
     for begin in range(0, height, size):
         mask = begin + i < height
-        r = tl.load(means + begin + i, mask, other=0.0)
-        w = _inverse_root(tl.load(averages + begin + i, mask, other=0.0), correction, shift)
+        _, w, r = _advance(averages + begin + i, means + begin + i, mask, decay, weight)
         before += r
         after += r * w * w
     norm = tl.sum(after, 0)
-    ratio = tl.sum(before, 0) / tl.where(norm > 0.0, norm, 1.0)
-    scale = tl.where(norm > 0.0, factor * tl.sqrt(ratio), 0.0)
+    scale = factor * tl.sqrt(tl.sum(before, 0) / tl.where(norm == 0.0, 1.0, norm))
     for begin in range(0, height, size):
         mask = begin + i < height
-        r = tl.load(means + begin + i, mask, other=0.0)
-        v = tl.load(averages + begin + i, mask, other=0.0)
-        tl.store(means + begin + i, _inverse_root(v, correction, shift) * scale, mask)
-        tl.store(averages + begin + i, decay * v + weight * r, mask)
+        v, w, _ = _advance(averages + begin + i, means + begin + i, mask, decay, weight)
+        tl.store(means + begin + i, w * scale, mask)
+        tl.store(averages + begin + i, v, mask)
 
 
 @triton.jit
-def _scale_row_part(x, out, multipliers, number, width, rows: tl.constexpr, columns: tl.constexpr):
-    i = tl.program_id(0) * rows + tl.arange(0, rows)
-    j = tl.program_id(1) * columns + tl.arange(0, columns)
+def _scale_row_part(
+    x, multipliers, number, width, across, rows: tl.constexpr, columns: tl.constexpr
+):
+    i = tl.program_id(0) // across * rows + tl.arange(0, rows)
+    j = tl.program_id(0) % across * columns + tl.arange(0, columns)
     place = i.to(tl.int64)[:, None] * width + j[None, :]
     mask = (i < number)[:, None] & (j < width)[None, :]
     scale = tl.load(multipliers + i, i < number, other=0.0)
     value = tl.load(x + place, mask, other=0.0).to(tl.float32) * scale[:, None]
-    if out.dtype.element_ty == tl.float16:
-        value = tl.minimum(tl.maximum(value, -65504.0), 65504.0)
-    tl.store(out + place, value.to(out.dtype.element_ty), mask)
+    if x.dtype.element_ty == tl.float16:
+        value = tl.clamp(value, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(x + place, value.to(x.dtype.element_ty), mask)
 
 
-def row_scales(
-    X: Tensor, v: Tensor, correction: Tensor, shift: Tensor, decay: float, factor: float
-) -> Tensor:
+def row_scales(X: Tensor, v: Tensor, decay: float | None, factor: float) -> Tensor:
     """Return the numbers (B, n) that multiply the rows of a batch (B, n, m), and advance v.
 
-        r = mean of X^2 over a row,   w = (correction v + shift)^(-1/2),   v <- decay v + (1-decay) r
-        multiplier = factor w sqrt(sum r / sum r w^2), sums over the rows of a matrix
+        r = mean of X^2 over a row,     v <- decay v + (1 - decay) r,  without a decay v + r
+        multiplier = factor v^(-1/2) sqrt(sum r / sum r / v), sums over the rows of a matrix
 
-    So the norm of a matrix is `factor` times what it was. Where correction v + shift is not
-    positive, the multiplier is 0. `v` (B, n), `correction` and `shift` (B,) are float32.
-    """  # noqa: E501
+    So the norm of a matrix is `factor` times what it was. `v` (B, n) is float32.
+    """
     number, height, width = X.shape
-    for name, tensor, shape in (
-        ("v", v, (number, height)),
-        ("correction", correction, (number,)),
-        ("shift", shift, (number,)),
-    ):
-        if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)} of {tensor.dtype}: need {shape} without "
-                "gaps, of float32"
-            )
+    if v.shape != (number, height) or v.dtype != torch.float32 or not v.is_contiguous():
+        raise ValueError(
+            f"v has shape {tuple(v.shape)} of {v.dtype}: need {(number, height)} without gaps, of "
+            "float32"
+        )
     if not X.is_contiguous():
         raise ValueError(f"X has strides {X.stride()}: need a batch without gaps")
     means = torch.empty_like(v)
+    kept, weight = (1.0, 1.0) if decay is None else (float(decay), 1.0 - decay)
     if X.numel():
         with _device_of(X):
-            _mean_squares[(-(-number * height // _ROWS),)](
-                X, means, number * height, width, _ROWS, _COLUMNS
-            )
-            _row_factors[(number,)](
-                means, v, correction, shift, height, decay, 1.0 - decay, factor, _PART
-            )
+            arguments = (X, means, number * height, width, _ROWS, _COLUMNS)
+            _launch(_mean_squares, -(-number * height // _ROWS), arguments)
+            _launch(_row_factors, number, (means, v, height, kept, weight, float(factor), _PART))
     return means
 
 
-def scale_rows(
-    X: Tensor,
-    v: Tensor,
-    correction: Tensor,
-    shift: Tensor,
-    decay: float,
-    factor: float,
-    out: Tensor | None = None,
-) -> None:
-    """Multiply the rows of X by `row_scales`, into `out` or in place. `out` may be X.view(dtype)
-    with a dtype of as many bits. Numbers that float16 cannot hold become its largest."""
-    multipliers = row_scales(X, v, correction, shift, decay, factor)
+def scale_rows(X: Tensor, v: Tensor, decay: float | None, factor: float) -> None:
+    """Multiply the rows of X by `row_scales`. Numbers that float16 cannot hold become its
+    largest."""
+    multipliers = row_scales(X, v, decay, factor)
     if not X.numel():
         return
     number, height, width = X.shape
-    grid = (-(-number * height // _ROWS), -(-width // _COLUMNS))
+    across = -(-width // _COLUMNS)
+    programs = -(-number * height // _ROWS) * across
     with _device_of(X):
-        _scale_row_part[grid](
-            X, X if out is None else out, multipliers, number * height, width, _ROWS, _COLUMNS
-        )
+        arguments = (X, multipliers, number * height, width, across, _ROWS, _COLUMNS)
+        _launch(_scale_row_part, programs, arguments)
 
 
 def _device_of(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:

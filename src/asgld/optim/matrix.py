@@ -56,7 +56,10 @@ class Matrices:
     ) -> None:
         blocks = [rule.blocks] * len(params)
         self._exchange = exchange.plan_exchange(params, blocks, share=rule.share_work)
+        self._travels = any(len(ranks) > 1 for ranks in self._exchange.ranks)
         self._tensors = tensors
+        self._dtypes = [working_dtype(p) for p in tensors.params]
+        self._sizes = [shapes.size_of(p.shape, rule.blocks) for p in params]
         self._sums = [
             [state[name] for name in shapes.sizes_of_sums(p.shape, rule)]
             for p, state in zip(params, states, strict=True)
@@ -64,19 +67,15 @@ class Matrices:
         self._momenta: list[Tensor | None] = [None] * len(params)
         if rule.is_polar and rule.momentum != 0.0:
             self._momenta = [local(state["momentum"]) for state in states]
-        self._dtypes = [working_dtype(p) for p in tensors.params]
-        self._sizes = [shapes.size_of(p.shape, rule.blocks) for p in params]
 
     def looks_of_directions(self, rule: Rule) -> list[Tensor]:
         """Return tensors without memory that look like the directions of a polar form."""
-        return [
-            torch.empty(
-                p.shape,
-                dtype=polar.product_dtype(p.device, working_dtype(p), rule.polar_by),
-                device="meta",
-            )
-            for p in self._tensors.params
-        ]
+        pairs = zip(self._tensors.params, self._direction_dtypes(rule), strict=True)
+        return [torch.empty(p.shape, dtype=dtype, device="meta") for p, dtype in pairs]
+
+    def _direction_dtypes(self, rule: Rule) -> list[torch.dtype]:
+        pairs = zip(self._tensors.params, self._dtypes, strict=True)
+        return [polar.direction_dtype(p.device, dtype, rule) for p, dtype in pairs]
 
     def written(self) -> list[Tensor]:
         """Return the tensors that `directions` writes to."""
@@ -89,16 +88,19 @@ class Matrices:
         """Return the direction of each parameter's local part, and its noise if D scales it. The
         sums and the momenta of the polar forms are those of the next step when this returns."""
         if rule.maximize:
-            grads = torch._foreach_neg(list(grads)) if grads else []
-        return self._polar(grads, rule) if rule.is_polar else self._predictable(grads, rule)
+            grads = [-g for g in grads]
+        if not rule.is_polar:
+            return self._predictable(grads, rule)
+        if self._travels:
+            return self._polar_of_owners(grads, rule), None
+        return self._polar(grads, rule), None
 
     # ---------------------------------------------------------------------------- D from the past
 
     def _predictable(
         self, grads: Sequence[Tensor], rule: Rule
     ) -> tuple[list[Tensor], list[Tensor] | None]:
-        plan, tensors = self._exchange, self._tensors
-        dtypes = self._dtypes
+        plan, tensors, dtypes = self._exchange, self._tensors, self._dtypes
         sources = [g.to(dtype) for g, dtype in zip(grads, dtypes, strict=True)]
         scales_noise = rule.has_noise and rule.beta != 0.0
         directions, spreads, sums = [], [], []
@@ -106,9 +108,8 @@ class Matrices:
             item = plan.items[number]
             g = whole.reshape(self._sizes[item.param])
             k = read_count(tensors.steps[item.param], rule)
-            c = coefficients(rule, k, g.dtype)
             own = self._sums_of(item)
-            metric = shapes.Metric(own, c, rule.shape)
+            metric = shapes.Metric(own, coefficients(rule, k, g.dtype), rule.shape)
             directions.append(metric.apply(g, rule.alpha).view(item.shape))
             if scales_noise:
                 z = self._normals(item, k, rule, g)
@@ -138,62 +139,115 @@ class Matrices:
     def _store(self, new: Sequence[Sequence[Tensor]]) -> None:
         """Write new sums of this rank's matrices, here and on all ranks that hold a part."""
         plan, numbers = self._exchange, self._exchange.mine
-        travels = any(len(ranks) > 1 for ranks in plan.ranks)
         for side in range(max(map(len, self._sums), default=0)):
             kept = [self._sums_of(item)[side] for item in plan.items]
             values = [sums[side] for sums in new]
-            if travels:
-                shapes_of_all = [tuple(total.shape) for total in kept]
+            if self._travels:
+                sizes = [tuple(total.shape) for total in kept]
                 dtype = torch.float64 if torch.float64 in self._dtypes else torch.float32
-                values = plan.share_copies(values, shapes_of_all, dtype, kept[0].device)
+                copies = plan.share_copies(values, sizes, dtype, kept[0].device)
                 numbers = [i for i, ranks in enumerate(plan.ranks) if plan.rank in ranks]
-                values = [values[i] for i in numbers]
+                values = [copies[i] for i in numbers]
             for i, value in zip(numbers, values, strict=True):
                 kept[i].copy_(value)
 
     # ------------------------------------------------------------------------ D from the momentum
 
-    def _polar(self, grads: Sequence[Tensor], rule: Rule) -> tuple[list[Tensor], None]:
-        plan = self._exchange
-        sources = _sources(grads, self._momenta, self._dtypes, rule)
-        wholes = plan.gather(sources)
-        batches: dict[Any, list[int]] = {}
-        for position, number in enumerate(plan.mine):
-            item, whole = plan.items[number], wholes[position]
-            kind = self._sizes[item.param], whole.dtype, whole.device
-            batches.setdefault(kind, []).append(position)
-        directions: list[Any] = [None] * len(wholes)
-        sums: list[Any] = [[] for _ in wholes]
-        for (size, _, _), members in batches.items():
-            items = [plan.items[plan.mine[i]] for i in members]
+    def _polar(self, grads: Sequence[Tensor], rule: Rule) -> list[Tensor]:
+        """Return the directions of parameters that this rank holds as a whole."""
+        units: list[Tensor | None] = [None] * len(grads)
+        kinds: dict[Any, list[int]] = {}
+        for i, (p, dtype) in enumerate(zip(self._tensors.params, self._dtypes, strict=True)):
+            if p.numel():
+                kinds.setdefault((p.device, dtype), []).append(i)
+        for (device, dtype), members in kinds.items():
+            sizes: dict[Any, list[int]] = {}
+            for i in members:
+                sizes.setdefault(self._sizes[i], []).append(i)
+            batches, squares = self._sources_in_batches(grads, sizes, dtype, device, rule)
             averages = None
             if rule.shape == "polar-row":
-                averages = torch.stack([self._sums_of(item)[0] for item in items])
-            batch = torch.stack([wholes[i].reshape(size) for i in members])
-            if batch.numel():
-                factors = polar.polar_factors(batch, rule.polar_by, rule.delta)
-                batch = polar.scale_rows(factors, averages, rule.decay)
-            for place, (i, item) in enumerate(zip(members, items, strict=True)):
-                directions[i] = batch[place].reshape(item.shape)
+                averages = [
+                    torch.cat([self._sums[i][0] for i in sized]) for sized in sizes.values()
+                ]
+            found = polar.directions(batches, averages, rule, squares)
+            for number, sized in enumerate(sizes.values()):
                 if averages is not None:
-                    sums[i] = [averages[place]]
+                    new = torch.split(averages[number], rule.blocks)
+                    torch._foreach_copy_([self._sums[i][0] for i in sized], new)
+                for i, unit in zip(sized, torch.split(found[number], rule.blocks), strict=True):
+                    units[i] = unit
+        return [
+            torch.empty_like(g) if unit is None else unit.reshape(g.shape)
+            for unit, g in zip(units, grads, strict=True)
+        ]
+
+    def _sources_in_batches(
+        self,
+        grads: Sequence[Tensor],
+        sizes: dict[tuple[int, int], list[int]],
+        dtype: torch.dtype,
+        device: torch.device,
+        rule: Rule,
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Update the momenta; return the sources of equal sizes in a batch each, and their squared
+        norms if these are known."""
+        blocks, members = rule.blocks, [i for sized in sizes.values() for i in sized]
+        kernels = polar.kernels_for(device, rule) if dtype == torch.float32 else None
+        own = [grads[i] for i in members]
+        momenta = [m for i in members if (m := self._momenta[i]) is not None]
+        is_dense = all(t.is_contiguous() for t in (*own, *momenta))
+        if kernels is None or not is_dense or len({g.dtype for g in own}) > 1:
+            sources = dict(zip(members, _sources(own, momenta, dtype, rule), strict=True))
+            return [
+                torch.cat([sources[i].reshape(blocks, *size) for i in sized])
+                for size, sized in sizes.items()
+            ], None
+        batches = [
+            torch.empty(blocks * len(sized), *size, dtype=torch.bfloat16, device=device)
+            for size, sized in sizes.items()
+        ]
+        if blocks > 1:
+            own = [part for g in own for part in g.view(blocks, -1)]
+            momenta = [part for m in momenta for part in m.view(blocks, -1)]
+        return batches, kernels.sources(own, momenta or None, rule.momentum, batches)
+
+    def _polar_of_owners(self, grads: Sequence[Tensor], rule: Rule) -> list[Tensor]:
+        """Return the directions of the local parts of parameters; owners work on the wholes."""
+        plan = self._exchange
+        momenta = [m for m in self._momenta if m is not None]
+        sources: list[Tensor] = []
+        for i, (g, dtype) in enumerate(zip(grads, self._dtypes, strict=True)):
+            sources += _sources([g], momenta[i : i + 1], dtype, rule)
+        wholes = plan.gather(sources)
+        items = [plan.items[number] for number in plan.mine]
+        kinds: dict[Any, list[int]] = {}
+        for i, (item, whole) in enumerate(zip(items, wholes, strict=True)):
+            kind = self._sizes[item.param], whole.dtype, whole.device
+            kinds.setdefault(kind, []).append(i)
+        results, sums = list(wholes), [self._sums_of(item) for item in items]
+        for (size, _, _), members in kinds.items():
+            if not math.prod(size):
+                continue
+            batch = torch.stack([wholes[i].reshape(size) for i in members])
+            averages = None
+            if rule.shape == "polar-row":
+                averages = [torch.stack([sums[i][0] for i in members])]
+            (found,) = polar.directions([batch], averages, rule)
+            for place, i in enumerate(members):
+                results[i] = found[place].reshape(items[i].shape)
+                if averages is not None:
+                    sums[i] = [averages[0][place]]
         self._store(sums)
-        return plan.scatter(directions, [s.dtype for s in sources]), None
+        return plan.scatter(results, self._direction_dtypes(rule))
 
 
 def _sources(
-    grads: Sequence[Tensor],
-    momenta: Sequence[Tensor | None],
-    dtypes: Sequence[torch.dtype],
-    rule: Rule,
+    grads: list[Tensor], momenta: list[Tensor], dtype: torch.dtype, rule: Rule
 ) -> list[Tensor]:
     """Update the momenta and return them after a look ahead, in the dtype of products."""
-    sources = [g.to(dtype) for g, dtype in zip(grads, dtypes, strict=True)]
-    if rule.momentum != 0.0 and sources:
-        averages = [m for m in momenta if m is not None]
-        torch._foreach_lerp_(averages, sources, 1.0 - rule.momentum)
-        sources = list(torch._foreach_lerp(sources, averages, rule.momentum))
-    return [
-        s.to(polar.product_dtype(s.device, dtype, rule.polar_by))
-        for s, dtype in zip(sources, dtypes, strict=True)
-    ]
+    sources = [g.to(dtype) for g in grads]
+    if momenta and sources:
+        torch._foreach_lerp_(momenta, sources, 1.0 - rule.momentum)
+        sources = list(torch._foreach_lerp(sources, momenta, rule.momentum))
+    return [s.to(polar.product_dtype(s.device, dtype, rule)) for s in sources]

@@ -367,8 +367,7 @@ class ASGLD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if torch.compiler.is_compiling():
-            is_plain = all(group["shape"] == "coordinate" for group in self.param_groups)
-            self._step_traced() if is_plain else self._step_untraced()
+            self._step_compiled()
             return loss
         # Every group is checked before any group is updated. A plan that fits has been checked; a
         # group without such a plan is checked and collected anew.
@@ -481,6 +480,13 @@ class ASGLD(Optimizer):
                 plan.step_as_operator(tensors, rule, *self._scaling())
             else:
                 functional.asgld(tensors, rule, as_lists=backend == "foreach")
+
+    def _step_compiled(self) -> None:
+        for group in self.param_groups:
+            if group["shape"] != "coordinate":
+                self._step_untraced()
+                return
+        self._step_traced()
 
     @_disable_dynamo
     def _step_untraced(self) -> None:

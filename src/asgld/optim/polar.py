@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from asgld.optim.rule import Rule
 
 # Steps x <- a x + (b x x' + c (x x')^2) x that bring singular values close to one.
 Polynomials = Sequence[tuple[float, float, float]]
@@ -93,11 +96,65 @@ def scale_rows(factors: Tensor, averages: Tensor | None, decay: float | None) ->
     return factors * (inverse * restored * size).to(factors.dtype)[:, :, None]
 
 
-def product_dtype(device: torch.device, dtype: torch.dtype, polar_by: str) -> torch.dtype:
+def directions(
+    batches: Sequence[Tensor],
+    averages: Sequence[Tensor] | None,
+    rule: Rule,
+    squares: Tensor | None = None,
+) -> list[Tensor]:
+    """Return the directions of matrices in batches (number, rows, columns) of one dtype.
+
+    Args:
+        batches: sources, which may be overwritten.
+        averages: of the mean squares of rows, for each batch; changed in place.
+        rule: the knobs.
+        squares: the squared norms of all sources, if they are known.
+    """
+    kernels = kernels_for(batches[0].device, rule) if batches else None
+    if kernels is None or batches[0].dtype != torch.bfloat16:
+        return [
+            scale_rows(
+                polar_factors(batch, rule.polar_by, rule.delta),
+                None if averages is None else averages[i],
+                rule.decay,
+            )
+            for i, batch in enumerate(batches)
+        ]
+    floors = [math.sqrt(rule.delta * math.prod(batch.shape[1:])) for batch in batches]
+    found = kernels.polars(batches, COEFFICIENTS[rule.polar_by], squares, floors)
+    for i, factors in enumerate(found):
+        size = STEP_SIZE * math.sqrt(max(factors.shape[1:]))
+        if averages is None:
+            factors.mul_(size)
+        else:
+            kernels.scale_rows(factors, averages[i], rule.decay, size)
+    return list(found)
+
+
+def kernels_for(device: torch.device, rule: Rule) -> Any:
+    """Return the module of kernels that serve a device, or None."""
+    if device.type != "cuda" or rule.polar_by == "svd" or rule.fused is False:
+        return None
+    try:
+        from asgld.optim import _triton, _triton_matrix
+    except ImportError:
+        return None
+    return _triton_matrix if _triton.unavailable_reason() is None else None
+
+
+def product_dtype(device: torch.device, dtype: torch.dtype, rule: Rule) -> torch.dtype:
     """Return the dtype of products for a working dtype: bfloat16 on a GPU, where it is many times
     faster than float32 and, as users of Muon found, precise enough."""
-    is_half = device.type == "cuda" and dtype == torch.float32 and polar_by != "svd"
+    is_half = device.type == "cuda" and dtype == torch.float32 and rule.polar_by != "svd"
     return torch.bfloat16 if is_half else dtype
+
+
+def direction_dtype(device: torch.device, dtype: torch.dtype, rule: Rule) -> torch.dtype:
+    """Return the dtype of `directions` for a working dtype. Kernels give float16: a direction has
+    the range for it."""
+    made_of = product_dtype(device, dtype, rule)
+    is_half = made_of == torch.bfloat16 and kernels_for(device, rule) is not None
+    return torch.float16 if is_half else made_of
 
 
 def _sums(dtype: torch.dtype) -> torch.dtype:
