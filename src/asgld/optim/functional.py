@@ -57,10 +57,10 @@ def resolved(tensors: Tensors, beside: Sequence[Tensor] = ()) -> Tensors:
     return tensors._replace(grads=grads)
 
 
-def check_apart(tensors: Tensors) -> None:
-    """Raise if a parameter shares memory with its own state."""
+def check_apart(tensors: Tensors, beside: Sequence[Tensor] = ()) -> None:
+    """Raise if a parameter shares memory with its own state, of which `beside` is a part."""
     for i, p in enumerate(tensors.params):
-        if _memory.overlap(tensors.select([i]).written()):
+        if _memory.overlap([*tensors.select([i]).written(), *beside]):
             raise RuntimeError(
                 f"a parameter of shape {tuple(p.shape)} and its state share memory; clone() one"
             )

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from asgld import noise
 from asgld.noise import Draw, Layout
-from asgld.optim import exchange, polar, shapes
+from asgld.optim import _memory, exchange, polar, shapes
 from asgld.optim.exchange import MatrixItem
-from asgld.optim.functional import Tensors, coefficients, read_count, working_dtype
+from asgld.optim.functional import Tensors, check_apart, coefficients, read_count, working_dtype
 from asgld.optim.rule import Rule
 from asgld.optim.state import local
 
@@ -67,6 +67,9 @@ class Matrices:
         self._momenta: list[Tensor | None] = [None] * len(params)
         if rule.is_polar and rule.momentum != 0.0:
             self._momenta = [local(state["momentum"]) for state in states]
+        if _memory.overlap([*tensors.written(), *self.written()]):
+            for i, (sums, m) in enumerate(zip(self._sums, self._momenta, strict=True)):
+                check_apart(tensors.select([i]), [*sums, *([] if m is None else [m])])
 
     def looks_of_directions(self, rule: Rule) -> list[Tensor]:
         """Return tensors without memory that look like the directions of a polar form."""
@@ -109,6 +112,11 @@ class Matrices:
             g = whole.reshape(self._sizes[item.param])
             k = read_count(tensors.steps[item.param], rule)
             own = self._sums_of(item)
+            if g.numel() == 0:  # the mean over no terms is not a number
+                directions.append(whole)
+                spreads += [whole] if scales_noise else []
+                sums.append(own)
+                continue
             metric = shapes.Metric(own, coefficients(rule, k, g.dtype), rule.shape)
             directions.append(metric.apply(g, rule.alpha).view(item.shape))
             if scales_noise:

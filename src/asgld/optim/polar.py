@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from asgld.optim.rule import Rule
 
@@ -63,13 +64,27 @@ def polar_factors(batch: Tensor, polar_by: str, delta: float) -> Tensor:
 
 
 def _exact(batch: Tensor) -> Tensor:
-    """Return polar factors by singular values. Those of a batch that is not finite are NaN."""
-    if not bool(batch.isfinite().all()):
-        return torch.full_like(batch, math.nan)
-    u, values, v = torch.linalg.svd(batch, full_matrices=False)
+    """Return polar factors by singular values. Those of a matrix that is not finite are NaN."""
+    is_finite = batch.isfinite().all(2, keepdim=True).all(1, keepdim=True)
+    u, values, v = _svd(torch.where(is_finite, batch, 0.0))
     least = values[:, :1] * max(batch.shape[1:]) * torch.finfo(batch.dtype).eps
     found: Tensor = (u * (values > least)[:, None, :]) @ v
-    return found
+    return torch.where(is_finite, found, math.nan)
+
+
+def _svd(batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the SVD. Where the usual method does not converge, eigenvectors serve: the momentum
+    has moved already, so nothing may raise here."""
+    try:
+        u, values, v = torch.linalg.svd(batch, full_matrices=False)
+    except LinAlgError:
+        wide, is_tall = batch.double(), batch.shape[1] > batch.shape[2]
+        wide = wide.mT if is_tall else wide
+        squares, u = torch.linalg.eigh(wide @ wide.mT)
+        values, u = squares.flip(1).clamp(min=0.0).sqrt(), u.flip(2)
+        v = u.mT @ wide / torch.where(values > 0.0, values, 1.0)[:, :, None]
+        u, v = (v.mT, u.mT) if is_tall else (u, v)
+    return u.to(batch.dtype), values.to(batch.dtype), v.to(batch.dtype)
 
 
 def scale_rows(factors: Tensor, averages: Tensor | None, decay: float | None) -> Tensor:

@@ -95,6 +95,9 @@ def settle(p: Tensor, state: State, rule: Rule, *, count_on_device: bool) -> Non
         if value is not None and value.device != p.device:
             # A tensor on the device "meta" has no values to copy.
             state[name] = there if value.is_meta else there.copy_(value)
+    for name in _VALUES if rule.shape != "coordinate" else ():
+        if name in state and state[name].is_neg():  # batches of matrices take plain tensors
+            state[name] = state[name].resolve_neg()
     if (step := state["step"]).device != home:
         state["step"] = torch.zeros_like(step, device=home) if step.is_meta else step.to(home)
     if not isinstance(state["stream"], Tensor):

@@ -452,3 +452,53 @@ def test_size_of_a_parameter_as_a_matrix() -> None:
     assert shapes.size_of((8, 3, 5, 5), 1) == (8, 75)
     assert shapes.size_of((8, 3, 5), 8) == (3, 5)
     assert shapes.size_of((8, 3), 8) == (1, 3)
+
+
+@pytest.mark.parametrize("polar_by", ["express", "muon", "svd"])
+def test_matrix_that_is_not_finite_spoils_no_other(polar_by: str) -> None:
+    params = [make_tensor(3, 4, seed=i).requires_grad_() for i in range(2)]
+    optimizer = asgld.ASGLD(
+        params, lr=0.1, beta=0.0, sigma=0.0, momentum=0.9, shape="polar", polar_by=polar_by
+    )
+    for p in params:
+        p.grad = torch.ones_like(p)
+    params[0].grad[0, 0] = math.nan  # type: ignore[index]
+    optimizer.step()
+    assert bool(params[0].isnan().any())
+    assert bool(params[1].isfinite().all())
+
+
+def test_singular_values_that_do_not_converge_have_a_fallback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = make_tensor(2, 5, 8, seed=1, dtype=torch.float64)
+    expected = [polar.polar_factors(b, "svd", 0.0) for b in (batch, batch.mT)]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise torch.linalg.LinAlgError("no convergence")
+
+    monkeypatch.setattr(torch.linalg, "svd", fail)
+    for b, exact in zip((batch, batch.mT), expected, strict=True):
+        torch.testing.assert_close(polar.polar_factors(b, "svd", 0.0), exact)
+
+
+@pytest.mark.parametrize("shape", ["row", "both", "polar-row"])
+def test_state_in_the_memory_of_its_parameter_is_refused(shape: str) -> None:
+    p = make_tensor(4, 4, seed=1).requires_grad_()
+    optimizer = asgld.ASGLD([p], beta=0.0, sigma=0.0, momentum=0.5, shape=shape)
+    take_steps(optimizer, 1)
+    optimizer.state[p]["momentum"] = p.detach()
+    before = p.detach().clone()
+    with pytest.raises(RuntimeError, match="share memory"):
+        optimizer.step()
+    assert torch.equal(p, before)
+
+
+@pytest.mark.parametrize("shape", PREDICTABLE)
+def test_empty_parameters_keep_their_sums(shape: str) -> None:
+    for size in ((0,), (3, 0), (0, 4)):
+        p = torch.zeros(size, requires_grad=True)
+        optimizer = asgld.ASGLD([p], shape=shape)
+        take_steps(optimizer, 2)
+        state = optimizer.state[p]
+        assert all(bool(state[name].isfinite().all()) for name in ("sum", "right") if name in state)
