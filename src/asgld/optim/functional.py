@@ -150,7 +150,7 @@ def coefficients(rule: Rule, k: int | Tensor, dtype: torch.dtype) -> Coefficient
     )  # fmt: skip
 
 
-class _Guard:
+class Guard:
     """Undoes a step if its count or lr is on a device, so that the host has not checked it, and is
     illegal."""
 
@@ -163,13 +163,15 @@ class _Guard:
             self._is_legal = is_legal if self._is_legal is None else self._is_legal & is_legal
         self._written = [] if self._is_legal is None else [(t, t.clone()) for t in written]
 
-    def finish(self, step: Tensor) -> None:
-        if self._is_legal is None:
-            step.add_(1)
-            return
+    def restore(self) -> None:
+        """Write back what was there, if the count or lr is illegal."""
         for tensor, before in self._written:
+            assert self._is_legal is not None
             tensor.copy_(torch.where(self._is_legal.to(tensor.device), tensor, before))
-        step.add_(self._is_legal.to(step.device, step.dtype))
+
+    def finish(self, step: Tensor) -> None:
+        self.restore()
+        step.add_(1 if self._is_legal is None else self._is_legal.to(step.device, step.dtype))
 
 
 def _is_unseen(value: Any) -> TypeGuard[Tensor]:
@@ -213,7 +215,7 @@ def _single_tensor_asgld(
         k = read_count(step, rule)
         dtype = working_dtype(param)
         c = coefficients(rule, k, dtype)
-        guard = _Guard(rule.lr, k, [t for t in (param, total, momentum) if t is not None])
+        guard = Guard(rule.lr, k, [t for t in (param, total, momentum) if t is not None])
         x = param.to(dtype)  # the parameter itself where no conversion is needed
         g = -grad.to(dtype) if rule.maximize else grad.to(dtype)
 
@@ -279,7 +281,7 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
     device = params[0].device
     each = [coefficients(rule, k, dtype) for k in ks]
     guards = [
-        _Guard(rule.lr, k, [t for t in written if t is not None])
+        Guard(rule.lr, k, [t for t in written if t is not None])
         for k, *written in zip(ks, params, all_sums, momenta, strict=True)
     ]
     xs = [param.to(dtype) for param in params]

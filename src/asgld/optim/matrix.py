@@ -23,7 +23,14 @@ from asgld import noise
 from asgld.noise import Draw, Layout
 from asgld.optim import _memory, exchange, polar, shapes
 from asgld.optim.exchange import MatrixItem
-from asgld.optim.functional import Tensors, check_apart, coefficients, read_count, working_dtype
+from asgld.optim.functional import (
+    Guard,
+    Tensors,
+    check_apart,
+    coefficients,
+    read_count,
+    working_dtype,
+)
 from asgld.optim.rule import Rule
 from asgld.optim.state import local
 
@@ -92,11 +99,16 @@ class Matrices:
         sums and the momenta of the polar forms are those of the next step when this returns."""
         if rule.maximize:
             grads = [-g for g in grads]
+        guard = Guard(rule.lr, 0, self.written())
+        spreads = None
         if not rule.is_polar:
-            return self._predictable(grads, rule)
-        if self._travels:
-            return self._polar_of_owners(grads, rule), None
-        return self._polar(grads, rule), None
+            found, spreads = self._predictable(grads, rule)
+        elif self._travels:
+            found = self._polar_of_owners(grads, rule)
+        else:
+            found = self._polar(grads, rule)
+        guard.restore()
+        return found, spreads
 
     # ---------------------------------------------------------------------------- D from the past
 
