@@ -24,6 +24,7 @@ imported, the kernels run on the CPU, for tests.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -83,32 +84,46 @@ _SMALLEST = Tile(64, 64, 32, 4, 2, False)  # for GPUs with little shared memory
 _launchers: dict[Any, Any] = {}
 
 
-def _launch(kernel: Any, number: int, arguments: Sequence[Any], **options: Any) -> None:
-    """Launch `number` programs of a kernel."""
+def _launch(
+    kernel: Any,
+    number: int,
+    tensors: Sequence[Any],
+    integers: tuple[int, ...],
+    floats: tuple[float, ...],
+    constants: tuple[Any, ...],
+    **options: Any,
+) -> None:
+    """Launch `number` programs of a kernel, whose arguments come in this order."""
     grid = (number, 1, 1)
-    if IS_INTERPRETED or any(isinstance(a, TensorDescriptor) for a in arguments):
-        kernel[grid](*arguments, **options)
+    if IS_INTERPRETED or isinstance(tensors[0], TensorDescriptor):
+        kernel[grid](*tensors, *integers, *floats, *constants, **options)
         return
+    addresses = [tensor.data_ptr() for tensor in tensors]
     # Triton compiles for dtypes, for addresses that 16 divides and for integers, not for floats.
-    key: list[Any] = [id(kernel), number, torch.cuda.current_device(), *options.values()]
-    values = []
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            values.append(argument.data_ptr())
-            key += (argument.dtype, values[-1] % 16 == 0)
-        else:
-            values.append(argument)
-            key.append(0.0 if type(argument) is float else argument)
-    launch = _launchers.get(tuple(key))
-    if launch is None:
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                "the fused step cannot begin inside a CUDA graph: take at least one step with "
-                "these settings before the capture"
-            )
-        _launchers[tuple(key)] = kernel[grid](*arguments, **options)[grid]
-    else:
-        launch(*values)
+    dtypes = [tensor.dtype for tensor in tensors]
+    are_aligned = [address % 16 == 0 for address in addresses]
+    device = torch.cuda.current_device()
+    key = (
+        id(kernel),
+        number,
+        device,
+        integers,
+        constants,
+        *options.values(),
+        *dtypes,
+        *are_aligned,
+    )
+    launch = _launchers.get(key)
+    if launch is not None:
+        launch(*addresses, *integers, *floats, *constants)
+        return
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "the fused step cannot begin inside a CUDA graph: take at least one step with these "
+            "settings before the capture"
+        )
+    arguments = (*tensors, *integers, *floats, *constants)
+    _launchers[key] = kernel[grid](*arguments, **options)[grid]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -290,22 +305,22 @@ def _launch_product(
             _describe(out, (rows, columns)),
             _describe(out, (columns, rows)),
         )
-    row, column = (2, 1) if is_turned else (1, 2)
-    strides = (
-        *(X.stride(d) for d in (0, row, column)), *(Y.stride(d) for d in (0, row, column)),
-        c.stride(0), c.stride(1), out.stride(0), out.stride(1),
-    )  # fmt: skip
+    x, y, old, new = X.stride(), Y.stride(), c.stride(), out.stride()
+    if is_turned:
+        x, y = (x[0], x[2], x[1]), (y[0], y[2], y[1])
     programs = tiles * (tiles + 1) // 2 * (side // rows) * (side // columns) * number
     is_whole = size % side == 0 and inner % depth == 0
-    arguments = (
-        *operands, size, inner, tiles, *strides, *map(float, numbers),
+    constants = (
         is_turned, C is not None, is_mixed, is_whole, has_tma,
         _TYPES[out.dtype], rows, columns, depth, _GROUP,
     )  # fmt: skip
-    options = {"num_warps": tile.warps, "num_stages": tile.stages}
-    _launch(multiply_symmetric, programs, arguments, **options)
+    _launch(
+        multiply_symmetric, programs, operands, (size, inner, tiles, *x, *y, *old[:2], *new[:2]),
+        numbers, constants, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
 
 
+@functools.cache
 def _tile_for(size: int, device: torch.device) -> Tile:
     table = _TILES
     if device.type == "cuda" and torch.version.hip is None:
@@ -331,7 +346,7 @@ def _describe(tensor: Tensor, block: tuple[int, int]) -> Any:
 # ----------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["first"])
+@triton.jit
 def _scale_part(x, out, squares, first, numel, per_matrix, eps, size: tl.constexpr):
     matrix = (tl.program_id(0) // per_matrix).to(tl.int64)
     j = tl.program_id(0) % per_matrix * size + tl.arange(0, size)
@@ -349,8 +364,10 @@ def normalize(X: Tensor, squares: Tensor, eps: float = _EPS, *, first: int = 0) 
     numel = X.shape[1] * X.shape[2]
     per_matrix = -(-numel // _PART)
     with _device_of(X):
-        arguments = (X, out, squares, first, numel, per_matrix, float(eps), _PART)
-        _launch(_scale_part, len(X) * per_matrix, arguments)
+        numbers = (first, numel, per_matrix)
+        _launch(
+            _scale_part, len(X) * per_matrix, (X, out, squares), numbers, (float(eps),), (_PART,)
+        )
     return out
 
 
@@ -503,9 +520,9 @@ def _mix(start, end, weight, rest, is_small: tl.constexpr):
         return tl.fma(start - end, rest, end)
 
 
-@triton.jit(do_not_specialize=["first", "number"])
+@triton.jit
 def _source_part(
-    addresses, first, number, out, sums, numel, per_matrix, mu, rest,
+    addresses, out, sums, first, number, numel, per_matrix, mu, rest,
     grad_type: tl.constexpr, has_momentum: tl.constexpr, is_small: tl.constexpr,
     is_rest_small: tl.constexpr, is_aligned: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
@@ -563,12 +580,15 @@ def sources(
             numel = X.shape[1] * X.shape[2]
             per_matrix = -(-numel // _PART)
             sums = torch.empty(len(X), per_matrix, device=X.device)
-            arguments = (
-                addresses, begin, len(numels), X, sums, numel, per_matrix, float(mu), 1.0 - mu,
+            constants = (
                 _TYPES[grads[0].dtype], momenta is not None, mu < 0.5, 1.0 - mu < 0.5,
                 is_aligned, _PART,
             )  # fmt: skip
-            _launch(_source_part, len(X) * per_matrix, arguments, enable_fp_fusion=False)
+            _launch(
+                _source_part, len(X) * per_matrix, (addresses, X, sums),
+                (begin, len(numels), numel, per_matrix), (float(mu), 1.0 - mu), constants,
+                enable_fp_fusion=False,
+            )  # fmt: skip
             torch.sum(sums, 1, out=squares[begin:end])
             begin = end
     return squares
@@ -659,9 +679,10 @@ def row_scales(X: Tensor, v: Tensor, decay: float | None, factor: float) -> Tens
     kept, weight = (1.0, 1.0) if decay is None else (float(decay), 1.0 - decay)
     if X.numel():
         with _device_of(X):
-            arguments = (X, means, number * height, width, _ROWS, _COLUMNS)
-            _launch(_mean_squares, -(-number * height // _ROWS), arguments)
-            _launch(_row_factors, number, (means, v, height, kept, weight, float(factor), _PART))
+            programs, block = -(-number * height // _ROWS), (_ROWS, _COLUMNS)
+            _launch(_mean_squares, programs, (X, means), (number * height, width), (), block)
+            numbers = (kept, weight, float(factor))
+            _launch(_row_factors, number, (means, v), (height,), numbers, (_PART,))
     return means
 
 
@@ -675,8 +696,8 @@ def scale_rows(X: Tensor, v: Tensor, decay: float | None, factor: float) -> None
     across = -(-width // _COLUMNS)
     programs = -(-number * height // _ROWS) * across
     with _device_of(X):
-        arguments = (X, multipliers, number * height, width, across, _ROWS, _COLUMNS)
-        _launch(_scale_row_part, programs, arguments)
+        sizes = (number * height, width, across)
+        _launch(_scale_row_part, programs, (X, multipliers), sizes, (), (_ROWS, _COLUMNS))
 
 
 def _device_of(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:

@@ -195,7 +195,10 @@ class Matrices:
                 if averages is not None:
                     new = torch.split(averages[number], rule.blocks)
                     torch._foreach_copy_([self._sums[i][0] for i in sized], new)
-                for i, unit in zip(sized, torch.split(found[number], rule.blocks), strict=True):
+                parts = (
+                    torch.split(found[number], rule.blocks) if rule.blocks > 1 else found[number]
+                )
+                for i, unit in zip(sized, parts, strict=True):
                     units[i] = unit
         return [
             torch.empty_like(g) if unit is None else unit.reshape(g.shape)

@@ -442,6 +442,9 @@ class MatrixPlan(Plan):
     ) -> None:
         self._matrices = matrices
         self._written_first = _memory.Spans(matrices.written())
+        # The looks of gradients are proved at each step, so these stay as they are.
+        self._sizes = np.array([_memory.extent(g) for g in tensors.grads], np.uint64)
+        self._has_negated = any(g.is_neg() for g in tensors.grads)
         super().__init__(group, rule, states, tensors)
 
     def _kernels_for(self, tensors: Tensors, rule: Rule) -> Kernels:
@@ -454,11 +457,12 @@ class MatrixPlan(Plan):
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that `fits` has approved."""
-        grads = [g.resolve_neg() for g in self._grads]
-        sizes = np.array([_memory.extent(g) for g in grads], np.uint64)
-        addresses = list(map(Tensor.data_ptr, grads))
-        for i in np.flatnonzero(self._written_first.meet(addresses, sizes)):
+        grads = list(self._grads)
+        addresses = self._places_of_grads.addresses
+        for i in np.flatnonzero(self._written_first.meet(addresses, self._sizes)):
             grads[i] = grads[i].clone()
+        if self._has_negated:
+            grads = [g.resolve_neg() for g in grads]
         with torch.no_grad():
             found, _ = self._matrices.directions(grads, self._rule)
             # A kernel sees an address alone: the tensor there must look as the kernel expects.
