@@ -346,7 +346,7 @@ def _describe(tensor: Tensor, block: tuple[int, int]) -> Any:
 # ----------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def _scale_part(x, out, squares, first, numel, per_matrix, eps, size: tl.constexpr):
     matrix = (tl.program_id(0) // per_matrix).to(tl.int64)
     j = tl.program_id(0) % per_matrix * size + tl.arange(0, size)
@@ -520,7 +520,7 @@ def _mix(start, end, weight, rest, is_small: tl.constexpr):
         return tl.fma(start - end, rest, end)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "number"])
 def _source_part(
     addresses, out, sums, first, number, numel, per_matrix, mu, rest,
     grad_type: tl.constexpr, has_momentum: tl.constexpr, is_small: tl.constexpr,
