@@ -6,8 +6,9 @@
     python benchmarks/training.py few-data     does annealed noise help the test loss?
     python benchmarks/training.py figures      docs/figures/training from the CSV files
     python benchmarks/training.py summary      losses and ranges of lr of gpt, bounds kept or missed
-    ... --only NAME                            one problem or size; for gpt optimizer/schedule/lr;
-                                               replaces the rows it repeats and keeps the others
+    ... --only NAME                            one problem or size; for saddles an optimizer too,
+                                               for gpt optimizer/schedule/lr; replaces the rows it
+                                               repeats and keeps the others
     ... --quick                                seconds on a CPU; writes only where --out says
 
 The modules named after the parts say how they are measured.

@@ -11,6 +11,10 @@ are small. So the energy spent until a run has left is recorded as well: the sum
 its noise steps, averaged over the coordinates, in units of KICK^2. For SGLD that is the number of
 steps.
 
+"NetworkASGLD" has a D per coordinate. "NetworkASGLD, matrices" steps along polar factors: of every
+unknown matrix, and of a vector as a matrix of one column. Of the network on digits only those
+parameters are matrices that `asgld.network_groups` takes for hidden ones.
+
 Rules of a kind share their learning rates, a factor of 2^(1/4) apart, from too small to too large.
 A rule that moves by lr times the gradient gets multiples of 1 / M, with M the largest curvature
 that `asgld.calibrate` met, divided by what d_init makes of them; a rule that moves by lr whatever
@@ -28,7 +32,7 @@ from typing import Any, NamedTuple
 
 import torch
 from measure import run_tasks
-from torch import Tensor
+from torch import Tensor, nn
 
 import asgld
 from asgld.diagnostics import Calibration, calibrate
@@ -46,20 +50,35 @@ SETTLE = 50
 Build = Callable[[Tensor, float], torch.optim.Optimizer]
 
 
+class Unknown(NamedTuple):
+    """A part of x that is a parameter of its own for "NetworkASGLD, matrices"."""
+
+    size: tuple[int, ...]
+    shape: str = "polar-row"  # of D
+
+
 class Work(NamedTuple):
     """A problem, whose first known saddle is meant, and how long to try."""
 
     function: Problem
     replicas: int
     limit: int  # steps within which to leave
+    unknowns: list[Unknown]  # that x consists of, in order
 
 
+def unknowns_of(model: nn.Module) -> list[Unknown]:
+    """The parameters of a network, split as `asgld.NetworkASGLD(model)` splits them."""
+    shapes = {p: group["shape"] for group in asgld.network_groups(model) for p in group["params"]}
+    return [Unknown(tuple(p.shape), shapes[p]) for p in model.parameters()]
+
+
+NETWORK = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
 WORKS = {
-    "factorization": Work(problem("factorization"), 40, 200),
-    "sensing": Work(problem("sensing"), 40, 200),
-    "phase-retrieval": Work(problem("phase-retrieval"), 40, 200),
-    "deep-linear": Work(problem("deep-linear"), 40, 200),
-    "digits": Work(problem("digits", num_samples=300), 30, 150),
+    "factorization": Work(problem("factorization"), 40, 200, [Unknown((8, 2))]),
+    "sensing": Work(problem("sensing"), 40, 200, [Unknown((8, 2))]),
+    "phase-retrieval": Work(problem("phase-retrieval"), 40, 200, [Unknown((8, 1))]),
+    "deep-linear": Work(problem("deep-linear"), 40, 200, [Unknown((3, 5)), Unknown((4, 3))]),
+    "digits": Work(problem("digits", num_samples=300), 30, 150, unknowns_of(NETWORK)),
 }
 
 
@@ -73,8 +92,9 @@ class Departure(NamedTuple):
     value: Tensor  # of f at the end
 
 
-def contenders(advice: Calibration) -> dict[str, tuple[Build, list[float]]]:
+def contenders(title: str) -> dict[str, tuple[Build, list[float]]]:
     """Optimizers with equal noise energy, and the sizes of step to try with each."""
+    advice, unknowns = prepare(title).advice, WORKS[title].unknowns
     d_init, delta = advice.d_init, advice.delta
     multiples = [2 ** (i / 4) / advice.scales.curvature for i in range(-2, 15)]
     lengths = [0.016 * 2 ** (i / 4) for i in range(17)]
@@ -86,6 +106,9 @@ def contenders(advice: Calibration) -> dict[str, tuple[Build, list[float]]]:
         lr = step * math.sqrt(d_init)
         return asgld.ASGLD([x], lr, sigma=sigma(lr) * math.sqrt(d_init), d_init=d_init, delta=delta)
 
+    def matrices(x: Tensor, step: float, noise: float) -> asgld.NetworkASGLD:
+        return asgld.NetworkASGLD(groups_of(x, unknowns), step, noise)
+
     return {
         "SGD": (lambda x, s: torch.optim.SGD([x], s), multiples),
         "SGD, momentum": (lambda x, s: torch.optim.SGD([x], s, momentum=0.9), multiples),
@@ -93,33 +116,53 @@ def contenders(advice: Calibration) -> dict[str, tuple[Build, list[float]]]:
         "Adagrad": (lambda x, s: torch.optim.Adagrad([x], s), lengths),
         "ASG": (lambda x, s: asgld.ASG([x], s), multiples),
         "NetworkASGLD, no noise": (lambda x, s: asgld.NetworkASGLD([x], s, noise=0.0), lengths),
+        "NetworkASGLD, matrices, no noise": (lambda x, s: matrices(x, s, 0.0), lengths),
         "SGLD": (lambda x, s: asgld.SGLD([x], s, sigma=sigma(s)), multiples),
         "PSGLD": (lambda x, s: asgld.PSGLD([x], s, sigma=sigma(s), d_init=1.0), multiples),
         "AGLD": (lambda x, s: asgld.AGLD([x], s, sigma=sigma(s)), multiples),
         "ASGLD": (lambda x, s: asgld.ASGLD([x], s, sigma=sigma(s)), multiples),
         "ASGLD, calibrated": (calibrated, multiples),
         "NetworkASGLD": (lambda x, s: asgld.NetworkASGLD([x], s, noise=KICK / s), lengths),
+        "NetworkASGLD, matrices": (lambda x, s: matrices(x, s, KICK / s), lengths),
     }
 
 
+def groups_of(x: Tensor, unknowns: list[Unknown]) -> list[dict[str, Any]]:
+    """Parameter groups of views of x, (replicas, d): a batch of matrices for each unknown one, so
+    that each replica has polar factors of its own."""
+    replicas = len(x)
+    parts = torch.split(x, [math.prod(unknown.size) for unknown in unknowns], dim=-1)
+    groups: dict[str, dict[str, Any]] = {}
+    for part, (size, shape) in zip(parts, unknowns, strict=True):
+        group = groups.setdefault(shape, {"params": [], "shape": shape})
+        # A batch of one would count as one matrix of one row.
+        group["params"].append(part.view(replicas, *size) if replicas > 1 else part[0].view(size))
+        if shape != "coordinate":
+            group["blocks"] = replicas
+    return list(groups.values())
+
+
 def measure_saddles(quick: bool, only: list[str]) -> list[dict[str, Any]]:
-    """Rows of all problems, starts, optimizers and learning rates, on all cores."""
-    chosen = only or (["factorization"] if quick else list(WORKS))
-    titles = [title for title in WORKS if title in chosen]
+    """Rows of all problems, starts, optimizers and learning rates, on all cores; or only those of
+    the problems and optimizers that are named."""
+    default = ["factorization"] if quick else list(WORKS)
+    titles = [title for title in WORKS if title in only] or default
+    names = [name for name in only if name not in WORKS]
     tasks = [
         (title, start, name, quick)
         for title in titles
         for start in starts(title)
-        for name in contenders(prepare(title).advice)
+        for name in contenders(title)
+        if not names or name in names
     ]
     return run_tasks(measure_contender, tasks, in_place=quick)
 
 
 def measure_contender(title: str, start: str, name: str, quick: bool) -> list[dict[str, Any]]:
     """Rows of one optimizer, one for each lr."""
-    function, replicas, limit = WORKS[title]
-    _, level, advice = prepare(title)
-    build, sizes = contenders(advice)[name]
+    function, replicas, limit, _ = WORKS[title]
+    level = prepare(title).level
+    build, sizes = contenders(title)[name]
     if quick:
         replicas, limit, sizes = 6, 60, sizes[::4]
     departures = leave(function, build, sizes, starts(title)[start][:replicas], level, limit)
@@ -169,7 +212,6 @@ def leave(
         # Replicas without noise that start at one point are one run.
         x = x[:, :1].clone()
         optimizers = [build(point, size) for point, size in zip(x, sizes, strict=True)]
-    params = [optimizer.param_groups[0]["params"][0] for optimizer in optimizers]
 
     since = torch.full(x.shape[:2], math.inf, dtype=torch.float64)  # below the level
     spent, energy, value = (torch.zeros_like(since) for _ in range(3))
@@ -185,7 +227,7 @@ def leave(
             break
         for i, gradient in zip(active, function.grad(x[active]), strict=True):
             spent[i] += noise_energy(optimizers[i])
-            params[i].grad = gradient
+            give_gradient(optimizers[i], x[i], gradient)
             optimizers[i].step()
     steps = torch.where(since <= limit, since, math.inf)
     rates = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
@@ -195,22 +237,37 @@ def leave(
     ]
 
 
+def give_gradient(optimizer: torch.optim.Optimizer, x: Tensor, gradient: Tensor) -> None:
+    """Set the gradients of parameters that are x or views of it."""
+    gradient = gradient.contiguous()
+    begin = gradient.storage_offset() - x.storage_offset()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = gradient.as_strided(p.shape, p.stride(), begin + p.storage_offset())
+
+
 def has_noise(optimizer: torch.optim.Optimizer) -> bool:
-    group = optimizer.param_groups[0]
-    return "sigma" in group and rule_of(group).has_noise
+    return any("sigma" in group and rule_of(group).has_noise for group in optimizer.param_groups)
 
 
 def noise_energy(optimizer: torch.optim.Optimizer) -> Tensor | float:
     """Variance of the coming noise step, averaged over coordinates, in units of KICK^2; one number
-    per replica."""
-    group = optimizer.param_groups[0]
+    per replica, or one for all."""
     if not has_noise(optimizer):
         return 0.0
-    rule = rule_of(group)
-    state = optimizer.state[group["params"][0]]
-    c = coefficients(rule, int(state["step"]), torch.float64)
-    metric = state["sum"] * c.correction + c.shift
-    return c.noise**2 / KICK**2 * metric.pow(-rule.beta).mean(-1)
+    total: Tensor | float = 0.0
+    count = 0
+    for group in optimizer.param_groups:
+        rule = rule_of(group)
+        for p in group["params"]:
+            state = optimizer.state[p]
+            c = coefficients(rule, int(state["step"]), torch.float64)
+            share: Tensor | float = 1.0
+            if rule.beta != 0.0:
+                share = (state["sum"] * c.correction + c.shift).pow(-rule.beta).mean(-1)
+            total = total + p.numel() * c.noise**2 / KICK**2 * share
+            count += p.numel()
+    return total / count
 
 
 def best_departure(departures: list[Departure]) -> Departure:

@@ -321,6 +321,11 @@ static void update_all(const tensor *tensors, int64_t total, const options *o) {
     }
 }
 
+/* The version of the structs above. asgld.optim._native asks for it: a library of another version
+   would misread the addresses it is given. Raise it there and here with every change of a struct or
+   of its meaning. */
+EXPORT int32_t asgld_interface(void) { return 2; }
+
 /* Whether every step count fits the noise counter. */
 EXPORT int32_t asgld_can_count(const tensor *tensors, int64_t number) {
     for (int64_t i = 0; i < number; i++)

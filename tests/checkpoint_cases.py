@@ -42,6 +42,8 @@ ROUTES = {
     ),
     "mesh-columns": (Row("mesh-columns", "foreach", "PSGLD"), "fsdp-uneven"),
     "tensor-columns": (Row("tensor-columns", "loop", "NetworkASGLD"), "ddp"),
+    "matrix-fsdp": (Row("fsdp-uneven", "best", "matrix"), "fsdp-uneven"),
+    "matrix-mesh": (Row("mesh-columns", "loop", "matrix"), "ddp"),
 }
 SHARDED = ROUTES["fsdp-uneven"][0]
 ZERO = Row("zero", BEST, "ASGLD")

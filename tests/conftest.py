@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,6 +24,14 @@ pytest.register_assert_rewrite("helpers", "method_cases")
 # Two workers share two cores; a test that is about threads sets their number itself.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+
+if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
+    # Without a GPU kernels run in Triton's interpreter. Triton's own functions are bound to it when
+    # Triton is first imported, and some module of torch would do that.
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language  # noqa: F401
+
+    del os.environ["TRITON_INTERPRET"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

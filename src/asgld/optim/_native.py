@@ -39,6 +39,9 @@ _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 
 # seed, and three integers.
 _OPTIONS = struct.Struct(f"{len(NUMBERS) + 1}dQ3i4x")
 
+# The version of the structs in native/asgld.c. Version 2 has tensors without a sum.
+_INTERFACE = 2
+
 # The choice of `set_build`.
 _choice: dict[str, str | None] = {"build": None}
 
@@ -73,6 +76,10 @@ def _load(build: str | None) -> ctypes.CDLL | str:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             reason = f"{path.name} does not load: {error}"
+            continue
+        # A library that was built from other sources would misread the addresses it is given.
+        if not hasattr(library, "asgld_interface") or library.asgld_interface() != _INTERFACE:
+            reason = f"{path.name} was built from other sources; install asgld again"
             continue
         library.asgld_step.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         library.asgld_can_count.argtypes = [ctypes.c_void_p, ctypes.c_int64]

@@ -418,3 +418,17 @@ with open("/proc/self/maps") as maps:
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(found.stdout) <= 1
+
+
+def test_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would misread the addresses it is given."""
+    monkeypatch.setattr(_native, "_INTERFACE", _native._INTERFACE + 1)
+    _native._load.cache_clear()
+    try:
+        assert "built from other sources" in str(_native.unavailable_reason())
+        p = torch.zeros(3, requires_grad=True)
+        assert asgld.ASGLD([p]).backends[0].name == "foreach"
+    finally:
+        monkeypatch.undo()
+        _native._load.cache_clear()
+    assert _native.unavailable_reason() is None
