@@ -14,6 +14,7 @@ from helpers import FORMS, take_kernel_step
 from native_cases import KNOBS, NEEDS_KERNEL, SEED, STEP, STREAM, problem, step
 from torch import Tensor
 
+import asgld
 from asgld import noise
 from asgld.optim import _native
 
