@@ -65,9 +65,10 @@ def _training() -> Values:
 
     hidden = [task for task in TASKS.values() if task[0] != "factorization"]
 
-    def mean(contender: str) -> float:
+    def mean(contender: str, without: str = "") -> float:
         """The geometric mean of ratios, without the factorization; a task counts once."""
-        tasks = {name: [ratio(t, contender) for t in hidden if t[0] == name] for name, _ in hidden}
+        names = {name for name, _ in hidden if name != without}
+        tasks = {name: [ratio(t, contender) for t in hidden if t[0] == name] for name in names}
         logs = [sum(map(math.log, found)) / len(found) for found in tasks.values()]
         return math.exp(sum(logs) / len(logs))
 
@@ -76,7 +77,11 @@ def _training() -> Values:
         cells = [f"{ratio(task, contender):.3f}" for task in TASKS.values()]
         rows.append([title, *cells, bold(f"{mean(contender):.3f}", contender == "matrix")])
     at_default = [curve(task, "matrix")[DEFAULT_LR] / best(task, "matrix") for task in hidden]
+    no_cnn = [mean(name, "cnn") for name in CONTENDERS.values() if name.startswith("matrix")]
     numbers = {
+        "matrix.no-cnn.low": f"{min(no_cnn):.3f}",
+        "matrix.no-cnn.high": f"{max(no_cnn):.3f}",
+        "matrix.no-cnn.muon": f"{mean('muon', 'cnn'):.3f}",
         "matrix.mean": f"{mean('matrix'):.2f}",
         "matrix.muon": f"{mean('muon'):.2f}",
         "matrix.coordinate": f"{mean('coordinate'):.2f}",

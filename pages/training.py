@@ -30,7 +30,8 @@ TITLES = {
 # Variants of the calibration, which the text mentions.
 LEFT_OUT = ("warmup", "one scale")
 RANGES = (OURS, NOISY, FLOOR, "NetworkASGLD, floor", ADAMW, DROPPED)
-LEAVERS = ("SGLD", "PSGLD", "AGLD", "ASGLD", "ASGLD, calibrated", "NetworkASGLD")
+MATRICES = "NetworkASGLD, matrices"
+LEAVERS = ("SGLD", "PSGLD", "AGLD", "ASGLD", "ASGLD, calibrated", NOISY, MATRICES)
 NO_NOISE, NO_DECAY = "NetworkASGLD, noise 0", "AdamW, no weight decay"
 STRENGTHS = ("0.3", "1", "3", "10")
 
@@ -190,27 +191,60 @@ def _saddles() -> Values:
         return [problem, *(bold(f"{m:g}", m == min(medians)) for m in medians)]
 
     problems = figures.in_order(rows, "problem")
-    noisy, quiet = (best["sensing", "exact saddle", name] for name in ("SGLD", "AdamW"))
-    digits = [best["digits", "exact saddle", name] for name in ("SGLD", "AdamW")]
-    numbers = {
-        "saddles.low": f"{float(noisy['share_low']):.2f}",
-        "saddles.high": f"{float(quiet['share_high']):.2f}",
-        "saddles.digits.low": f"{float(digits[0]['share_low']):.2f}",
-        "saddles.digits.high": f"{float(digits[1]['share_high']):.2f}",
-        "saddles.runs": noisy["replicas"],
-        "saddles.digits.runs": digits[0]["replicas"],
-    }
-    energy = {
-        problem: float(best[problem, "exact saddle", "NetworkASGLD"]["energy_median"])
-        / float(best[problem, "exact saddle", "SGLD"]["energy_median"])
-        for problem in problems
-    }
-    numbers["energy.digits"] = f"{energy.pop('digits'):.2f}"
-    numbers["energy.most"] = f"{max(energy.values()):.2f}"
+    exact = [row for row in rows if row["start"] == "exact saddle"]
+    numbers = {}
+    for key, of_kind in (
+        ("saddles", [row for row in exact if row["problem"] != "digits"]),
+        ("saddles.digits", [row for row in exact if row["problem"] == "digits"]),
+    ):
+        noisy = [row for row in of_kind if row["optimizer"] in LEAVERS]
+        quiet = [row for row in of_kind if row["optimizer"] not in LEAVERS]
+        numbers[f"{key}.low"] = f"{min(float(row['share_low']) for row in noisy):.2f}"
+        numbers[f"{key}.high"] = f"{max(float(row['share_high']) for row in quiet):.2f}"
+        (numbers[f"{key}.runs"],) = {row["replicas"] for row in of_kind}
+    for key, name in (("energy", NOISY), ("energy.matrices", MATRICES)):
+        energy = {
+            problem: float(best[problem, "exact saddle", name]["energy_median"])
+            / float(best[problem, "exact saddle", "SGLD"]["energy_median"])
+            for problem in problems
+        }
+        numbers[f"{key}.digits"] = f"{energy.pop('digits'):.2f}"
+        numbers[f"{key}.most"] = f"{max(energy.values()):.2f}"
+    numbers |= _matrices_at_saddles(every)
     for key, name in (("slower", "ASGLD"), ("slower.calibrated", "ASGLD, calibrated")):
         numbers[key] = f"{_slower_at_one_step(every, name):.0f}"
     header = ["median steps from the exact saddle", *LEAVERS]
     return Values(numbers, {"saddles": table(header, map(line, problems))})
+
+
+def _matrices_at_saddles(rows: Rows) -> dict[str, str]:
+    """The rule for matrices beside the one per coordinate, from the exact saddle."""
+    found = {
+        (row["problem"], row["optimizer"], float(row["lr"])): row
+        for row in rows
+        if row["start"] == "exact saddle"
+    }
+    rates = sorted(lr for problem, name, lr in found if (problem, name) == ("digits", MATRICES))
+    numbers = {
+        "saddles.matrices.lr.low": f"{rates[0]:g}",
+        "saddles.matrices.lr.high": f"{rates[-1]:g}",
+    }
+    for key, lr in (("low", rates[0]), ("high", rates[-1])):
+        for letter, name in (("", MATRICES), (".coordinate", NOISY)):
+            steps = float(found["factorization", name, lr]["steps_median"])
+            numbers[f"saddles.matrices.steps.{key}{letter}"] = f"{steps:g}"
+    bests = {
+        (problem, name): row
+        for (problem, name, _), row in found.items()
+        if row["is_best"] == "True"
+    }
+    at_end = [float(row["lr"]) == rates[-1] for (_, name), row in bests.items() if name == MATRICES]
+    numbers["saddles.matrices.at-end"] = str(sum(at_end))
+    for letter, name in (("", MATRICES), (".coordinate", NOISY)):
+        for problem in ("sensing", "digits"):
+            value = f"{float(bests[problem, name]['final_median']):.1g}"
+            numbers[f"saddles.matrices.{problem}{letter}"] = value.replace("e-0", "e-")
+    return numbers
 
 
 def _slower_at_one_step(rows: Rows, name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import importlib
 import itertools
@@ -18,6 +19,8 @@ import pytest
 import torch
 from helpers import ROOT
 
+import asgld
+
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 BENCHMARKS = ROOT / "benchmarks"
@@ -31,7 +34,10 @@ summary = importlib.import_module("training_summary")
 sys.path.remove(str(BENCHMARKS))
 
 Rows = list[dict[str, str]]
-WITHOUT_NOISE = {"SGD", "SGD, momentum", "AdamW", "Adagrad", "ASG", "NetworkASGLD, no noise"}
+WITHOUT_NOISE = {
+    "SGD", "SGD, momentum", "AdamW", "Adagrad", "ASG", "NetworkASGLD, no noise",
+    "NetworkASGLD, matrices, no noise",
+}  # fmt: skip
 
 
 def read_csv(path: Path) -> Rows:
@@ -172,24 +178,70 @@ def test_summary_fails_when_a_bound_is_missed(capsys: pytest.CaptureFixture[str]
 
 def test_noise_energy_counts_the_kicks_that_were_given() -> None:
     """Against noise steps seen: where the gradient is zero, an update is noise alone."""
-    from asgld.diagnostics import calibrate
-    from asgld.problems import problem
-
-    function = problem("factorization")
-    advice = calibrate(function, function.facts.saddles[0].point, alpha=1.0, beta=1.0)
-    for name, (build, sizes) in saddles.contenders(advice).items():
-        x = torch.zeros(1, 40_000, dtype=torch.float64)
+    for name, (build, sizes) in saddles.contenders("factorization").items():
+        x = torch.zeros(2_500, 16, dtype=torch.float64)
         optimizer = build(x, sizes[len(sizes) // 2])
         for step in range(4):
             before, expected = x.clone(), saddles.noise_energy(optimizer)
-            x.grad = torch.zeros_like(x)
+            saddles.give_gradient(optimizer, x, torch.zeros_like(x))
             optimizer.step()
             seen = float((x - before).square().mean()) / saddles.KICK**2
+            expected = float(torch.as_tensor(expected).mean())
             # Five standard deviations of a mean of 40,000 squares: a false alarm in 2e6 steps.
-            assert seen == pytest.approx(float(expected), rel=5 * math.sqrt(2 / 40_000)), name
+            assert seen == pytest.approx(expected, rel=5 * math.sqrt(2 / 40_000)), name
             if saddles.has_noise(optimizer) and step == (1 if name == "NetworkASGLD" else 0):
-                assert float(expected) == pytest.approx(1.0), name
+                assert expected == pytest.approx(1.0), name
         assert saddles.has_noise(optimizer) == (name not in WITHOUT_NOISE)
+
+
+def test_noise_energy_of_a_network_is_the_average_over_all_parameters() -> None:
+    """The hidden matrix is kicked at the first gradient, the others from the second on."""
+    build, _ = saddles.contenders("digits")["NetworkASGLD, matrices"]
+    x = torch.zeros(2, 1_210, dtype=torch.float64)
+    optimizer = build(x, 0.1)
+    expected = [64 * 16 / 1_210, 1.0, 1 / 2, 1 / 3]
+    for energy in expected:
+        assert saddles.noise_energy(optimizer) == pytest.approx(energy)
+        saddles.give_gradient(optimizer, x, torch.zeros_like(x))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_each_replica_of_the_matrix_rule_is_a_network_of_its_own(replicas: int) -> None:
+    function = saddles.WORKS["digits"].function
+    x = saddles.starts("digits")["tiny initialization"][:replicas].clone()
+    build, _ = saddles.contenders("digits")["NetworkASGLD, matrices, no noise"]
+    optimizer = build(x, 0.1)
+    models = [copy.deepcopy(saddles.NETWORK).double() for _ in x]
+    for model, point in zip(models, x.clone(), strict=True):
+        torch.nn.utils.vector_to_parameters(point, model.parameters())
+    own = [asgld.NetworkASGLD(model, 0.1, noise=0.0) for model in models]
+    pixels, onehot = function.rows
+    for _ in range(5):
+        saddles.give_gradient(optimizer, x, function.grad(x))
+        optimizer.step()
+        for model, one in zip(models, own, strict=True):
+            one.zero_grad()
+            weights = [layer.weight for layer in model if hasattr(layer, "weight")]
+            penalty = 0.5 * function.l2 * sum(w.square().sum() for w in weights)
+            (torch.nn.functional.cross_entropy(model(pixels), onehot) + penalty).backward()
+            one.step()
+    for model, point in zip(models, x, strict=True):
+        expected = torch.nn.utils.parameters_to_vector(model.parameters())
+        assert point.tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-9)
+
+
+def test_unknowns_are_the_matrices_of_the_problems() -> None:
+    sizes = {name: [u.size for u in work.unknowns] for name, work in saddles.WORKS.items()}
+    for name in ("factorization", "sensing"):
+        function = saddles.WORKS[name].function
+        assert sizes[name] == [(function.size, function.rank)]
+    linear = saddles.WORKS["deep-linear"].function
+    assert sizes["deep-linear"] == [(linear.hidden, linear.inputs), (linear.outputs, linear.hidden)]
+    for name, work in saddles.WORKS.items():
+        assert sum(map(math.prod, sizes[name])) == work.function.dim
+    shapes = [u.shape for u in saddles.WORKS["digits"].unknowns]
+    assert shapes == ["polar-row", "coordinate", "coordinate", "coordinate"]
 
 
 def test_what_comes_back_has_not_left() -> None:
@@ -266,6 +318,17 @@ def test_a_run_of_parts_replaces_its_rows_and_keeps_the_others(
             assert new == old
 
 
+def test_saddles_are_measured_for_one_optimizer_alone(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, name = tmp_path / "saddles.csv", "NetworkASGLD, matrices"
+    _run(monkeypatch, "saddles", "--quick", "--only", name, "--out", str(out))
+    rows = [r for r in read_csv(results / "training_saddles.csv") if r["optimizer"] == name]
+    assert read_csv(out) == [
+        {**row, "date": new["date"]} for row, new in zip(rows, read_csv(out), strict=True)
+    ]
+
+
 def test_committed_runs_leave_with_noise_only_and_never_later_than_sgld() -> None:
     """The interval of a median of ours does not lie beyond that of SGLD's."""
     rows = [r for r in read_csv(measure.RESULTS / "training_saddles.csv") if r["is_best"] == "True"]
@@ -274,10 +337,13 @@ def test_committed_runs_leave_with_noise_only_and_never_later_than_sgld() -> Non
     for (problem, start, name), row in found.items():
         stays = start == "exact saddle" and name in WITHOUT_NOISE
         assert row["left"] == ("0" if stays else row["replicas"])
-        if name in ("AGLD", "ASGLD", "ASGLD, calibrated", "NetworkASGLD"):
-            theirs = found[problem, start, "SGLD"]
+        theirs = found[problem, start, "SGLD"]
+        if name in ("AGLD", "ASGLD", "ASGLD, calibrated"):
             assert float(row["steps_low"]) <= float(theirs["steps_high"])
             assert float(row["energy_median"]) <= float(theirs["energy_median"])
+        if name in ("NetworkASGLD", "NetworkASGLD, matrices"):
+            assert float(row["steps_high"]) < float(theirs["steps_low"])
+            assert float(row["energy_median"]) < 0.5 * float(theirs["energy_median"])
 
 
 def test_committed_runs_of_the_papers_rule_differ_from_adagrad_by_chance_alone() -> None:
