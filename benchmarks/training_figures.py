@@ -126,7 +126,7 @@ def gpt_figure(rows: Rows, height: float = 8.0) -> Any:
 def saddle_figure(rows: Rows) -> Any:
     """Median steps to leave the saddle at the best lr, with the interval of the median."""
     problems, names = in_order(rows, "problem"), in_order(rows, "optimizer")
-    figure, panels = canvas(4.8, len(problems), sharey=True, sharex=True)
+    figure, panels = canvas(5.6, len(problems), sharey=True, sharex=True)
     for panel, problem in zip(panels, problems, strict=True):
         starts = in_order([row for row in rows if row["problem"] == problem], "start")
         for start, color, shift in zip(starts, (EXACT, NEAR), (-0.16, 0.16), strict=True):
