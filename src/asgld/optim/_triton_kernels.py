@@ -1,4 +1,4 @@
-"""The GPU kernels. The only file written in Triton's language.
+"""The GPU kernels of the update per coordinate; `_triton_matrix` has those of matrices.
 
 `update_chunk` has one program per chunk of a tensor. The program finds the tensor in a table of
 addresses. One call of Philox serves four elements. `begin_step` runs first where the host may not
