@@ -493,6 +493,26 @@ def count_products(name: str | None) -> tuple[int, dict[str, Tensor]]:
     return counter.get_total_flops(), observe(wrapped.model, optimizer).params
 
 
+def refuse_to_share(kind: str) -> str:
+    """Take a step in which ranks do not have the same to share; return what it says, and whether
+    anything moved."""
+    rank = dist.get_rank()
+    sizes = [(4, 3)] * 3 if kind == "gradient" else [(4 + rank, 3)] * 3
+    params = [make_tensor(*size, seed=i).requires_grad_() for i, size in enumerate(sizes)]
+    group = {"params": params, "shape": "polar-row", "share_work": True}
+    optimizer = asgld.NetworkASGLD([group], lr=0.1)
+    for p in params[: 2 + rank] if kind == "gradient" else params:
+        p.grad = torch.ones_like(p)
+    before = [p.detach().clone() for p in params]
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        kept = all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
+        still = all(not state["momentum"].any() for state in optimizer.state.values())
+        return f"{error}; kept {kept and still}"
+    return "no error"
+
+
 # ----------------------------------------------------------------------------------------------
 # Gradients that are not placed as their parameter is
 # ----------------------------------------------------------------------------------------------
@@ -553,5 +573,6 @@ def train_table(rank: int, world_size: int, folder: Path, rows: list[Row]) -> No
             },
             "placed": {str(placing): train_placed(placing, mesh) for placing in PLACINGS},
             "products": {name: count_products(name) for name in SHARED_WORK},
+            "refused": {kind: refuse_to_share(kind) for kind in ("gradient", "size")},
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")

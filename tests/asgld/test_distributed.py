@@ -148,6 +148,15 @@ def test_ranks_share_the_products_of_matrices(
             assert torch.equal(value, params[key]), key
 
 
+@pytest.mark.parametrize("kind", ["gradient", "size"])
+def test_ranks_that_cannot_share_say_so_before_anything_moves(
+    kind: str, outcomes_of: Callable[[int], Outcomes]
+) -> None:
+    for rank in outcomes_of(2):
+        assert "share_work" in rank["refused"][kind]
+        assert rank["refused"][kind].endswith("kept True")
+
+
 @pytest.fixture
 def second_of_two() -> Iterator[None]:
     """A stand-in process group, of which this process is the second rank."""

@@ -12,6 +12,7 @@ message. A rank need not know the parameters of meshes to which it does not belo
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
 from collections import defaultdict
@@ -502,3 +503,21 @@ def _holders(
 
 def _ranks_of(spread: Spread) -> Ranks:
     return tuple(holder.rank for holder in spread.holders)
+
+
+def check_agreement(facts: Sequence[Any], device: torch.device) -> None:
+    """Raise on all ranks of the default process group if one of them states other facts."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    digest = hashlib.blake2s(repr(facts).encode(), digest_size=7).digest()
+    number = int.from_bytes(digest, "little")
+    # The largest number, and the largest of the negated: equal only if all numbers are.
+    both = torch.tensor([number, -number], dtype=torch.int64, device=device)
+    dist.all_reduce(both, dist.ReduceOp.MAX)
+    largest, negated = both.tolist()
+    if largest != -negated:
+        raise RuntimeError(
+            "share_work=True: the ranks do not hold the same matrices, or not all have a gradient "
+            "for the same ones. Work can be shared among replicas only, as under "
+            "DistributedDataParallel; leave share_work out under ZeRO and in pipeline stages"
+        )

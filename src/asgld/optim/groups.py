@@ -17,7 +17,7 @@ from asgld.noise import canonical_name
 from asgld.optim.shapes import size_of
 
 # Names that output layers have in well-known models.
-_OUTPUTS = {"head", "heads", "lm_head", "classifier", "logits", "score", "fc_out", "output_layer"}
+_OUTPUTS = ("head", "heads", "classifier", "logits", "score", "fc_out", "output_layer")
 # Names of layers that make queries, keys and values at once.
 _ATTENTION = {"qkv", "qkv_proj", "in_proj", "c_attn", "query_key_value", "Wqkv"}
 _RECURRENT = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3, "RNN": 1, "RNNCell": 1}
@@ -33,11 +33,14 @@ def network_groups(
     """Split the trainable parameters of a model into groups for :class:`asgld.NetworkASGLD`.
 
     Hidden matrices get the given shape of D: weights of linear, convolutional, recurrent and
-    attention layers, other weights of two dimensions, and stacks of experts. Embeddings, output
-    layers, norms, biases, weights with a single row or column, and parameters of unknown use get
-    the rule per coordinate. The output layer is the one that the model names
-    (`get_output_embeddings`), or layers with a well-known name such as `head`, or the last layer.
-    Of pipeline stages only the last has an output layer: split the whole model, or give patterns.
+    attention layers, other parameters of two dimensions that are named `weight`, and stacks of
+    experts. Embeddings, output layers, norms, biases, weights with a single row or column, and
+    parameters of unknown use get the rule per coordinate. The output layer is the one that the
+    model names (`get_output_embeddings`), or layers with a well-known name such as `head`, or the
+    last layer. Of pipeline stages only the last has an output layer: split the whole model, or give
+    patterns.
+
+    Parameters that are frozen now are in no group. To train them later, add a group then.
 
     Args:
         model: wrapped, sharded or compiled, or none of these.
@@ -54,12 +57,17 @@ def network_groups(
         polar-row ['0.weight']
         coordinate ['0.bias', '2.weight', '2.bias']
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"need a model, not a {type(model).__name__}: its modules make the split")
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
         raise ValueError("the model has no parameter that requires a gradient")
     if shape == "coordinate":
         return [_group(named, shape=shape)]
-    asked, declined = tuple(matrices), tuple(coordinates)
+    asked, declined = (
+        (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        for patterns in (matrices, coordinates)
+    )
     blocks_of = _hidden_matrices(model)
     groups: dict[int, list[tuple[str, Tensor]]] = {}
     for name, p in named:
@@ -105,12 +113,14 @@ def _blocks(path: str, module: nn.Module, name: str, p: Tensor) -> int | None:
     kind = next((base.__name__ for base in type(module).__mro__ if base.__name__ in _RECURRENT), "")
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) or "Embedding" in type(module).__name__:
         return None
-    if kind and name.startswith("weight_") and p.dim() == 2:
-        return _RECURRENT[kind] if p.shape[0] % _RECURRENT[kind] == 0 else 1
+    if kind and name.startswith(("weight_ih", "weight_hh", "weight_hr")):
+        return 1 if name.startswith("weight_hr") else _RECURRENT[kind]
     if isinstance(module, nn.MultiheadAttention):
         return 3 if name == "in_proj_weight" else int(name.endswith("_proj_weight"))
-    if name == "weight" and (p.dim() == 2 or isinstance(module, nn.modules.conv._ConvNd)):
-        makes_three = path.rpartition(".")[2] in _ATTENTION and p.dim() == 2
+    if name == "weight" and isinstance(module, nn.modules.conv._ConvNd):
+        return module.groups if p.shape[0] > module.groups or module.groups == 1 else 0
+    if name == "weight" and p.dim() == 2:
+        makes_three = path.rpartition(".")[2] in _ATTENTION
         return 3 if makes_three and p.shape[0] == 3 * p.shape[1] else 1
     is_expert = "expert" in f"{path}.{type(module).__name__}.{name}".lower()
     return p.shape[0] if is_expert and p.dim() == 3 else 0
@@ -128,5 +138,9 @@ def _output_weights(model: nn.Module) -> set[Tensor]:
         and module.weight.dim() > 1
         and _blocks(path, module, "weight", module.weight)
     ]
-    named = {module.weight for name, module in layers if name in _OUTPUTS}
+    named = {
+        module.weight
+        for name, module in layers
+        if name in _OUTPUTS or name.endswith(("_head", "_logits", "_classifier"))
+    }
     return named or {module.weight for _, module in layers[-1:]}

@@ -136,7 +136,9 @@ class Matrices:
                 spreads.append(metric.apply(z, rule.beta).view(item.shape))
             sums.append(
                 [
-                    total + new if rule.decay is None else total.lerp(new, 1.0 - rule.decay)
+                    total + new
+                    if rule.decay is None
+                    else total * rule.decay + new * (1.0 - rule.decay)
                     for total, new in zip(own, shapes.squares(g, rule.shape), strict=True)
                 ]
             )
@@ -164,7 +166,8 @@ class Matrices:
             values = [sums[side] for sums in new]
             if self._travels:
                 sizes = [tuple(total.shape) for total in kept]
-                dtype = torch.float64 if torch.float64 in self._dtypes else torch.float32
+                has_double = any(total.dtype == torch.float64 for total in kept)
+                dtype = torch.float64 if has_double else torch.float32
                 copies = plan.share_copies(values, sizes, dtype, kept[0].device)
                 numbers = [i for i, ranks in enumerate(plan.ranks) if plan.rank in ranks]
                 values = [copies[i] for i in numbers]

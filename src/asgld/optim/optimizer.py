@@ -22,7 +22,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from asgld import noise as noise_contract
-from asgld.optim import _memory, functional, matrix, plan, shapes, state
+from asgld.optim import _memory, exchange, functional, matrix, plan, shapes, state
 from asgld.optim.functional import Tensors, working_dtype
 from asgld.optim.plan import MatrixPlan, Plan
 from asgld.optim.rule import (
@@ -253,12 +253,21 @@ class ASGLD(Optimizer):
         if not isinstance(entries, dict) or not are_groups:
             raise ValueError("'state' must be a dict, and 'param_groups' a list of groups")
         lengths = [len(group["params"]) for group in groups]
-        if lengths != [len(group["params"]) for group in self.param_groups]:
-            return  # torch raises for this
+        own_lengths = [len(group["params"]) for group in self.param_groups]
+        if lengths != own_lengths:
+            what = "has a different number of parameter groups"
+            if len(lengths) == len(own_lengths):
+                what = "contains a parameter group that doesn't match the size of optimizer's group"
+            raise ValueError(
+                f"loaded state dict {what}: the state has groups of {lengths} parameters, the "
+                f"optimizer of {own_lengths}. Make the same groups first; a state of bare "
+                "parameters fits NetworkASGLD(model, shape='coordinate')"
+            )
         states: list[tuple[Tensor, dict[str, Any]]] = []
         for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):
             where = f"param_groups[{i}]"
-            state.check_group(saved_group, group, where)
+            elsewhere = {n for g in self.param_groups if g is not group for n in _names(g)}
+            state.check_group(saved_group, group, where, elsewhere)
             merged = {**self.defaults, **_BEFORE, **saved_group, "params": group["params"]}
             try:
                 rule = self._checked_rule(merged, i)
@@ -369,6 +378,7 @@ class ASGLD(Optimizer):
         if torch.compiler.is_compiling():
             self._step_compiled()
             return loss
+        self._check_sharing()
         # Every group is checked before any group is updated. A plan that fits has been checked; a
         # group without such a plan is checked and collected anew.
         held = list(self.state), list(self.state.values())
@@ -381,6 +391,20 @@ class ASGLD(Optimizer):
         return loss
 
     _step_in_sight = Optimizer.profile_hook_step(_step)
+
+    def _check_sharing(self) -> None:
+        """Raise, on all ranks, if ranks that share work do not hold the same matrices with the same
+        gradients: their messages would not fit each other."""
+        shared = [g for g in self.param_groups if g["share_work"] and g["shape"] != "coordinate"]
+        if shared:
+            exchange.check_agreement(
+                [
+                    (name, p.shape, p.dtype, p.grad is not None)
+                    for group in shared
+                    for name, p in itertools.zip_longest(_names(group), group["params"])
+                ],
+                shared[0]["params"][0].device if shared[0]["params"] else torch.device("cpu"),
+            )
 
     def _scaling(self) -> tuple[Tensor | None, Tensor | None]:
         """Return `grad_scale` and `found_inf`, attributes that a gradient scaler sets."""

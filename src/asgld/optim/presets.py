@@ -206,10 +206,12 @@ class NetworkASGLD(ASGLD):
         given = {**options, **({} if momentum is None else {"momentum": momentum})}
         self._defaults_of_shape = {word: _network_defaults(word, given) for word in SHAPES}
         if isinstance(params, nn.Module):
+            _refuse(("blocks",), options, self, "the modules of a model tell; use network_groups")
             params = network_groups(params, "polar-row" if shape is None else shape)
             shape = None
         shape = "coordinate" if shape is None else shape
-        options = {**self._defaults_of_shape.get(shape, given), "shape": shape}
+        # A knob that does not go with a shape that the user has chosen for all is an error.
+        options = {**_network_defaults(shape, given), **given, "shape": shape}
         super().__init__(params, lr, 1.0, 0.0, 0.0, **{**options, "noise": noise, "decay": decay})
 
 
@@ -218,6 +220,6 @@ def _refuse(names: tuple[str, ...], options: dict[str, Any], preset: ASGLD, reas
     for name in names:
         if name in options:
             raise TypeError(
-                f"{type(preset).__name__} takes no {name}={options[name]!r}: {reason}; use "
-                "asgld.ASGLD"
+                f"{type(preset).__name__} takes no {name}={options[name]!r}: {reason}"
+                f"{'' if 'use' in reason else '; use asgld.ASGLD'}"
             )

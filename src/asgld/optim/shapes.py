@@ -77,6 +77,7 @@ def squares(g: Tensor, shape: str) -> list[Tensor]:
         return [g.square().mean()]
     if shape == "row":
         return [g.square().mean(1)]
+    g = g.double()  # as the sums are: powers of a matrix need more digits than float32 has
     left = g @ g.mT / columns
     return [left] if shape == "left" else [left, g.mT @ g / rows]
 
@@ -96,11 +97,10 @@ class Metric:
         if shape in ("scalar", "row"):
             self._values = sums[0] * correction + shift
             return
-        # The powers of a matrix need more digits than float32 has.
         self._least = float(shift)
         self._spectra = []
         for total in sums:
-            metric = total.double() * correction
+            metric = total * correction
             metric.diagonal().add_(shift)
             self._spectra.append(_spectrum(metric))
 

@@ -83,6 +83,8 @@ def _no_momentum(p: Tensor) -> Tensor:
 
 
 def sum_dtype(rule: Rule, p: Tensor) -> torch.dtype:
+    if rule.shape in ("left", "both"):
+        return torch.float64
     return working_dtype(p) if rule.sum_dtype is None else rule.sum_dtype
 
 
@@ -298,8 +300,11 @@ _REMEDY = (
 )
 
 
-def check_group(saved: dict[str, Any], group: dict[str, Any], where: str) -> None:
-    """Raise if a saved group is another optimizer's, or if its names do not fit."""
+def check_group(
+    saved: dict[str, Any], group: dict[str, Any], where: str, elsewhere: set[str]
+) -> None:
+    """Raise if a saved group is another optimizer's, or if its names do not fit. `elsewhere` are
+    the names in other groups of this optimizer."""
     names, own = saved.get("param_names"), group.get("param_names")
     if names is not None:
         are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -313,6 +318,11 @@ def check_group(saved: dict[str, Any], group: dict[str, Any], where: str) -> Non
             raise ValueError(
                 f"{where} has the parameters in another order, {names!r}: positions match states "
                 "to parameters"
+            )
+        if own is not None and (strays := (set(names) - set(own)) & elsewhere):
+            raise ValueError(
+                f"{where} of the loaded state holds {sorted(strays)[0]!r}, which is in another "
+                "group here; make the same groups first"
             )
     if missing := {"alpha", "beta", "sigma", "delta", "d_init"} - saved.keys():
         raise ValueError(

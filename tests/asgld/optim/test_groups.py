@@ -86,6 +86,26 @@ def test_recurrent_and_attention_weights_hold_several_matrices() -> None:
     assert not any("bias" in name or "head" in name for name in found)
 
 
+def test_groups_of_a_convolution_are_matrices_of_their_own() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(8, 16, 3, groups=4), nn.Conv2d(16, 16, 3, groups=16),
+        nn.Conv2d(16, 4, 3, groups=4), nn.ConvTranspose2d(4, 6, 3), nn.Flatten(), nn.Linear(6, 2),
+    )  # fmt: skip
+    assert _split(model) == {"0.weight": 4, "3.weight": 1}
+
+
+def test_projection_of_an_lstm_is_one_matrix() -> None:
+    found = _split(nn.ModuleDict({"lstm": nn.LSTM(8, 12, proj_size=4), "head": nn.Linear(4, 2)}))
+    assert found == {"lstm.weight_ih_l0": 4, "lstm.weight_hh_l0": 4, "lstm.weight_hr_l0": 1}
+
+
+def test_several_heads_are_found_by_their_names() -> None:
+    model = nn.ModuleDict(
+        {"to_logits": nn.Linear(6, 9), "a": nn.Linear(6, 6), "box_head": nn.Linear(6, 4)}
+    )
+    assert _split(model) == {"a.weight": 1}
+
+
 def test_tied_output_layer_is_an_embedding() -> None:
     """The last layer is the embedding, so no other layer is taken for the output."""
     assert _split(Tied()) == {"mix.weight": 1}
@@ -111,6 +131,9 @@ def test_patterns_override_the_split() -> None:
     assert _split(_mlp(), coordinates=["0.*"]) == {"2.weight": 1}
     with pytest.raises(ValueError, match=r"'7.weight' matches no parameter"):
         asgld.network_groups(_mlp(), coordinates=["7.weight"])
+    assert _split(_mlp(), coordinates="0.weight") == {"2.weight": 1}
+    with pytest.raises(TypeError, match="need a model"):
+        asgld.network_groups(_mlp().parameters())  # type: ignore[arg-type]
 
 
 def test_single_rows_and_frozen_parameters_are_left_out() -> None:
@@ -166,6 +189,10 @@ def test_knobs_suit_the_shape_of_a_group() -> None:
     assert [group["momentum"] for group in both] == [0.8, 0.8]
     still = asgld.NetworkASGLD(_mlp(), momentum=0.0).param_groups
     assert [(g["momentum"], g["opposed"]) for g in still] == [(0.0, 1.0), (0.0, 1.0)]
+    with pytest.raises(ValueError, match="clip"):
+        asgld.NetworkASGLD([torch.zeros(3, 3)], shape="polar", clip=0.1)
+    with pytest.raises(TypeError, match="blocks"):
+        asgld.NetworkASGLD(_mlp(), blocks=2)
     with pytest.raises(ValueError, match="clip"):
         optimizer.add_param_group(
             {"params": [("v", torch.zeros(3, 3))], "shape": "polar", "clip": 0.1}
@@ -236,6 +263,15 @@ def test_earlier_state_does_not_fit_the_matrix_split_and_says_so() -> None:
     saved = _as_saved_before(asgld.NetworkASGLD(model.named_parameters()).state_dict())
     with pytest.raises(ValueError, match="group"):
         asgld.NetworkASGLD(model).load_state_dict(saved)
+
+
+def test_state_of_another_split_is_refused_by_name() -> None:
+    """Equal sizes, so positions alone would take the state of one weight for that of another."""
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
+    saved = asgld.NetworkASGLD(asgld.network_groups(model, coordinates=["0.*"])).state_dict()
+    other = asgld.NetworkASGLD(asgld.network_groups(model, coordinates=["1.*"]))
+    with pytest.raises(ValueError, match=r"'1.weight', which is in another group"):
+        other.load_state_dict(saved)
 
 
 def test_one_scheduler_serves_all_groups() -> None:

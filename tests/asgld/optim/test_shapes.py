@@ -468,6 +468,17 @@ def test_matrix_that_is_not_finite_spoils_no_other(polar_by: str) -> None:
     assert bool(params[1].isfinite().all())
 
 
+@pytest.mark.parametrize("shape", PREDICTABLE)
+def test_one_huge_gradient_leaves_numbers(shape: str) -> None:
+    """Its square overflows float32; the parameter waits, as with a D per coordinate."""
+    p = torch.zeros(6, 4, requires_grad=True)
+    optimizer = asgld.NetworkASGLD([p], shape=shape, noise=0.0)
+    for k, scale in enumerate((1.0, 1e20, 1.0, 1.0)):
+        p.grad = scale * make_tensor(6, 4, seed=k)
+        optimizer.step()
+    assert bool(p.isfinite().all())
+
+
 def test_singular_values_that_do_not_converge_have_a_fallback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
