@@ -53,7 +53,8 @@ class ASGLD(Optimizer):
 
         D_k = d_\mathrm{init} + \sum_{j<k} (G_j \star G_j + \delta)
 
-    All operations are per coordinate. :math:`D_k` holds past gradients only, so the step is
+    All operations are per coordinate, unless ``shape`` gives D another shape; see docs/matrices.md.
+    :math:`D_k` holds past gradients only, so the step is
     unbiased whenever the gradient is. The injected noise has temperature
     :math:`T = \sigma^2 D^{-(\beta - \alpha/2)}`: it anneals for :math:`\beta > \alpha/2`, stays
     fixed (a sampler) for :math:`\beta = \alpha/2`, and heats for :math:`\beta < \alpha/2`.

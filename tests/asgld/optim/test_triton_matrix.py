@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from helpers import make_tensor
+from helpers import make_tensor, pairwise
 from torch import Tensor
 
 import asgld
@@ -452,16 +452,16 @@ def test_graph_repeats_the_step() -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", ["polar", "polar-row"])
-@pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("polar_by", ["express", "muon"])
-@pytest.mark.parametrize("is_odd", [False, True], ids=["dense", "strided"])
+@pytest.mark.parametrize(
+    ("shape", "blocks", "polar_by", "is_odd"),
+    pairwise(["polar", "polar-row"], [1, 3], ["express", "muon"], [False, True]),
+)
 def test_step_in_kernels_is_the_step_in_torch(
     shape: str, blocks: int, polar_by: str, is_odd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a percent of a step, and both keep the same momenta: float16 against float32 products.
     Where there is no GPU, tensors on the CPU stand in for those of a GPU."""
-    sizes = [(6, 10), (12, 5), (9, 9), (6, 10), (33, 70)]
+    sizes = [(6, 10), (12, 5), (9, 9), (6, 10)]
 
     def run(in_kernels: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         params = [normal(*size, seed=i).requires_grad_() for i, size in enumerate(sizes)]
@@ -475,7 +475,7 @@ def test_step_in_kernels_is_the_step_in_torch(
                 patch.setattr(polar, "product_dtype", lambda *_: torch.bfloat16)
             elif not in_kernels:
                 patch.setattr(polar, "product_dtype", lambda device, dtype, rule: dtype)
-            for k in range(3):
+            for k in range(2):
                 for i, p in enumerate(params):
                     p.grad = normal(*p.shape, seed=10 * k + i)
                     if is_odd:
@@ -488,5 +488,5 @@ def test_step_in_kernels_is_the_step_in_torch(
     for p, q in zip(momenta, kept, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-6)
     for p, q, size in zip(found, expected, sizes, strict=True):
-        step = 3 * 0.01 * 0.2 * math.sqrt(math.prod(size))  # norm of three steps
+        step = 2 * 0.01 * 0.2 * math.sqrt(math.prod(size))  # norm of two steps
         assert float((p - q).norm()) < 0.03 * step

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import FORMS, RULE, make_tensor
+from helpers import FORMS, RULE, make_tensor, pairwise
 from torch import Tensor
 
 from asgld.noise import Layout
@@ -169,7 +169,7 @@ def name_of(value: Any) -> str | None:
     return "-".join(map(str, value)).replace("torch.", "") if isinstance(value, tuple) else None
 
 
-CASES = [*itertools.product([*LISTS, *BUILDS], KNOBS, FORMS)]
+CASES = pairwise([*LISTS, *BUILDS], KNOBS, FORMS)
 if IS_GPU:
     CASES += itertools.product(TRITON, KNOBS, FORMS)
 elif TRITON:  # the interpreter is slow: each rule in one form, and each form with two rules
