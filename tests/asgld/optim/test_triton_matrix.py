@@ -216,7 +216,8 @@ if IS_GPU:
 POLAR_CASES = [*itertools.product(POLAR_SHAPES, KINDS, (matrix.MUON, EXPRESS, CUBIC))]
 if not IS_GPU:
     POLAR_CASES = [
-        *itertools.product(POLAR_SHAPES[:1], KINDS, (matrix.MUON, EXPRESS, CUBIC)),
+        *((POLAR_SHAPES[0], kind, matrix.MUON) for kind in KINDS),
+        *((POLAR_SHAPES[0], "spread over 4 decades", triples) for triples in (EXPRESS, CUBIC)),
         *((shape, "normal", matrix.MUON) for shape in POLAR_SHAPES[1:]),
     ]
 
