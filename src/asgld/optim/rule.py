@@ -395,6 +395,10 @@ def _check_shape(rule: Rule) -> None:
             "the sums of this D are small, or are matrices whose powers need all digits",
         ),
     }
+    refused["share_work"] = (
+        rule.share_work and rule.capturable,
+        "ranks compare at each step what they share, which a graph cannot hold",
+    )
     if rule.shape in ("left", "both"):
         refused["capturable"] = (
             rule.capturable,

@@ -323,6 +323,7 @@ def test_a_row_that_wakes_up_does_not_take_the_step() -> None:
         ("row", {"blocks": 3}, "blocks"),
         ("row", {"blocks": True}, "blocks"),
         ("row", {"share_work": "yes"}, "share_work"),
+        ("row", {"share_work": True, "capturable": True}, "share_work"),
     ],
 )
 def test_knob_that_does_not_go_with_a_shape_is_refused_by_name(
