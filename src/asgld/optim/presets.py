@@ -206,7 +206,8 @@ class NetworkASGLD(ASGLD):
         given = {**options, **({} if momentum is None else {"momentum": momentum})}
         self._defaults_of_shape = {word: _network_defaults(word, given) for word in SHAPES}
         if isinstance(params, nn.Module):
-            _refuse(("blocks",), options, self, "the modules of a model tell; use network_groups")
+            told = "the modules of a model tell"
+            _refuse(("blocks",), options, self, told, "use asgld.network_groups")
             params = network_groups(params, "polar-row" if shape is None else shape)
             shape = None
         shape = "coordinate" if shape is None else shape
@@ -215,11 +216,16 @@ class NetworkASGLD(ASGLD):
         super().__init__(params, lr, 1.0, 0.0, 0.0, **{**options, "noise": noise, "decay": decay})
 
 
-def _refuse(names: tuple[str, ...], options: dict[str, Any], preset: ASGLD, reason: str) -> None:
+def _refuse(
+    names: tuple[str, ...],
+    options: dict[str, Any],
+    preset: ASGLD,
+    reason: str,
+    instead: str = "use asgld.ASGLD",
+) -> None:
     """Raise if the caller sets an option that a preset fixes."""
     for name in names:
         if name in options:
             raise TypeError(
-                f"{type(preset).__name__} takes no {name}={options[name]!r}: {reason}"
-                f"{'' if 'use' in reason else '; use asgld.ASGLD'}"
+                f"{type(preset).__name__} takes no {name}={options[name]!r}: {reason}; {instead}"
             )
