@@ -128,23 +128,37 @@ def test_replaced_gradients_tensors_and_states_are_seen(shape: str) -> None:
         assert torch.equal(kept, anew)
 
 
-def test_step_of_a_trained_network_is_judged() -> None:
-    """The end of a run with the matrix preset, by `classify`: no optimizer is needed for that."""
-    torch.manual_seed(0)
+def test_ends_of_matrix_runs_are_judged() -> None:
+    """A network of zeros is a saddle. Without noise the matrix rule stays there, with noise it
+    leaves, and `classify` tells."""
     x = make_tensor(64, 2, seed=1, dtype=torch.float64)
     y = x[:, :1] * 0.5
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).double()
-    optimizer = asgld.NetworkASGLD(model, lr=0.01, noise=0.0)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
-    for _ in range(400):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    assert loss.item() < 1e-6
+    kinds = []
+    for noise in (0.0, 0.3):
+        model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 1, bias=False)).double()
+        for p in model.parameters():
+            nn.init.zeros_(p)
+        optimizer = asgld.NetworkASGLD(model, lr=0.02, noise=noise)
+        assert optimizer.param_groups[0]["shape"] == "polar-row"
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
+        for _ in range(400):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        hessian = asgld.ModelHessian(model, nn.functional.mse_loss, [(x, y)])
+        kinds.append(asgld.classify(hessian, hessian.x, eps=1e-2, gamma=1e-2).kind)
+    assert kinds[0] == asgld.Kind.STRICT_SADDLE
+    assert kinds[1] in (asgld.Kind.MINIMUM, asgld.Kind.DEGENERATE)
+    assert loss.item() < 1e-4
+
+
+def test_certificate_says_that_it_does_not_cover_matrices() -> None:
+    model = _mlp(torch.float64)
+    optimizer = asgld.NetworkASGLD(model)
     tracker = asgld.CertificateTracker(optimizer, smoothness=1.0, f_start=1.0)
-    optimizer.step()
+    take_steps(optimizer, 2)
     report = tracker.report()
     assert not report.holds
     assert "shape" in str(report)
