@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from measure import RESULTS, summarize, write_csv
-from step_time_gpu import Shapes, make_parameters, time_by_events, time_by_wall
+from step_time_gpu import Shapes, captured, make_parameters, time_by_events, time_by_wall
 from torch import Tensor
 
 import asgld
@@ -55,16 +55,6 @@ CONTENDERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
 }
 
 
-def captured(params: list[Tensor]) -> Callable[[], Any]:
-    optimizer = ours(params, capturable=True)
-    optimizer.step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizer.step()
-    return lambda: (optimizer, graph.replay())
-
-
 def flops(shapes: Shapes) -> float:
     """Multiplications and additions of five iterations: X X', R R, and P X."""
     pairs = [(count, *sorted(shape)) for count, shape in shapes]
@@ -82,7 +72,7 @@ def measure(title: str, shapes: Shapes, speed: float, rounds: int) -> list[dict[
     rows = []
     params = make_parameters(shapes, torch.float32)
     calls: dict[str, Callable[[], Any]] = {n: make(params).step for n, make in CONTENDERS.items()}
-    calls[REPLAY] = captured(params)
+    calls[REPLAY] = captured(ours(params, capturable=True))
     for clock, times in (
         ("wall", time_by_wall(calls, rounds, 4)),
         ("GPU", time_by_events(calls, rounds)),

@@ -77,8 +77,21 @@ def _training() -> Values:
         cells = [f"{ratio(task, contender):.3f}" for task in TASKS.values()]
         rows.append([title, *cells, bold(f"{mean(contender):.3f}", contender == "matrix")])
     at_default = [curve(task, "matrix")[DEFAULT_LR] / best(task, "matrix") for task in hidden]
+
+    def scatter(task: tuple[str, str]) -> float:
+        """Root mean square, in percent, of what noise alone changes at learning rates next to the
+        best: how far a number may be trusted."""
+        noisy, quiet = curve(task, "matrix"), curve(task, "matrix-quiet")
+        middle = min(noisy, key=noisy.__getitem__)
+        near = [lr for lr in noisy.keys() & quiet.keys() if middle / 2.1 < lr < middle * 2.1]
+        logs = [math.log(noisy[lr] / quiet[lr]) for lr in near]
+        return 100 * math.sqrt(sum(log * log for log in logs) / len(logs))
+
+    spread = {task: scatter(task) for task in hidden}
     no_cnn = [mean(name, "cnn") for name in CONTENDERS.values() if name.startswith("matrix")]
     numbers = {
+        "matrix.scatter": f"{max(s for task, s in spread.items() if task[0] != 'cnn'):.1f}",
+        "matrix.scatter.cnn": f"{spread['cnn', 'constant']:.1f}",
         "matrix.no-cnn.low": f"{min(no_cnn):.3f}",
         "matrix.no-cnn.high": f"{max(no_cnn):.3f}",
         "matrix.no-cnn.muon": f"{mean('muon', 'cnn'):.3f}",
