@@ -21,7 +21,7 @@ import asgld
 
 RESULTS = Path(__file__).parent / "results"
 # Options with a value that say where rows go and which of them are made.
-CHANGES_NO_ROW = ("--out", "--only", "--seconds")
+CHANGES_NO_ROW = ("--out", "--only", "--seconds", "--workers")
 
 
 def interleave(
@@ -70,11 +70,12 @@ def run_tasks(
         return [row for future in waiting for row in future.result()]
 
 
-def environment() -> dict[str, str]:
+def environment(hardware: str | None = None) -> dict[str, str]:
     """Hardware, versions and command: part of every row."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
+    if hardware is None:
+        hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
     return {
-        "hardware": device,
+        "hardware": hardware,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": str(torch.get_num_threads()),
         "python": platform.python_version(),

@@ -4,6 +4,8 @@
     ... --batch 64                             the same with other batches, to a file of its own
     python benchmarks/training.py saddles      who leaves an exact saddle, who a small start, when
     python benchmarks/training.py few-data     does annealed noise help the test loss?
+    python benchmarks/training.py suite        many kinds of networks, many optimizers
+    python benchmarks/training.py report       every figure, and every number of the pages
     python benchmarks/training.py figures      docs/figures/training from the CSV files
     python benchmarks/training.py summary      losses and ranges of lr of gpt, bounds kept or missed
     ... --only NAME                            one problem or size; for saddles an optimizer too,
@@ -31,6 +33,11 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures" / "training"
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["suite"]:
+        from suite import running
+
+        running.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["gpt", "saddles", "few-data", "figures", "summary"])
     parser.add_argument("--quick", action="store_true", help="seconds on a CPU")
