@@ -26,7 +26,7 @@ class Contender:
     ============  ==========================================================================
     title         what a page calls the contender
     build         an optimizer, of a model and lr
-    default_lr    what its documentation gives; run with every seed
+    default_lr    what its documentation gives, run with every seed; None: not looked at
     first_lrs     where the search begins, rising by factors of two
     tasks         the only tasks to run; () is all
     schedules     the only schedules to run
@@ -38,7 +38,7 @@ class Contender:
 
     title: str
     build: Callable[..., Any]
-    default_lr: float = 1e-3
+    default_lr: float | None = None
     first_lrs: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
     tasks: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ("constant", "cosine")
@@ -53,6 +53,7 @@ class Work(NamedTuple):
     loss: Callable[[nn.Module, Any], Tensor]
     batches: list[Any]
     steps: int
+    schedule: Callable[[int], float]
 
 
 def hidden_weights(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -141,13 +142,12 @@ def network(model: nn.Module, lr: float, **options: Any) -> torch.optim.Optimize
     return asgld.NetworkASGLD(model, lr, **options)
 
 
-def _ours(title: str, **options: Any) -> Contender:
+def _ours(title: str, default_lr: float | None = None, **options: Any) -> Contender:
     build = functools.partial(network, **options)
-    return Contender(title, build, 4e-3, (2e-3, 4e-3, 8e-3))
+    return Contender(title, build, default_lr, (2e-3, 4e-3, 8e-3))
 
 
-def _other(title: str, name: str, default_lr: float, schedules: tuple[str, ...],
-           **options: Any) -> Contender:  # fmt: skip
+def _other(title: str, name: str, schedules: tuple[str, ...], **options: Any) -> Contender:
     """An optimizer of the package OTHERS, on two tasks."""
 
     def build(model: nn.Module, lr: float) -> Any:
@@ -162,7 +162,7 @@ def _other(title: str, name: str, default_lr: float, schedules: tuple[str, ...],
         is_there = importlib.util.find_spec(OTHERS) is not None
         return "" if is_there else f"the package {OTHERS} is not installed"
 
-    return Contender(title, build, default_lr, (1e-3, 2e-3, 4e-3), ("gpt", "cnn"), schedules,
+    return Contender(title, build, None, (1e-3, 2e-3, 4e-3), ("gpt", "cnn"), schedules,
                      why_not=why_not)  # fmt: skip
 
 
@@ -179,28 +179,44 @@ def _by_hand(size: float) -> Contender:
     return Contender(f"AdamW, noise of {size:g} by hand", build, part="grown")
 
 
-BY_HAND = (0.01, 0.03, 0.1, 0.3, 1.0)
+def _calibrated(title: str, shape: str) -> Contender:
+    """Our rule with the noise that `calibrate_copies` finds."""
+
+    def build(model: nn.Module, lr: float, work: Work) -> torch.optim.Optimizer:
+        for batch in work.batches:
+            work.loss(model, batch).backward()
+        found = asgld.calibrate_copies(
+            model, lr=lr, steps=work.steps, shape=shape, schedule=work.schedule
+        )
+        model.zero_grad(set_to_none=True)
+        return asgld.NetworkASGLD(found.groups, lr)
+
+    return Contender(title, build, first_lrs=(2e-3, 4e-3, 8e-3), part="grown", needs_work=True)
+
+
+BY_HAND = (0.01, 0.1, 0.3, 1.0)
 CONTENDERS = {
-    "adamw": Contender("AdamW", lambda model, lr: adamw(model.parameters(), lr)),
+    "adamw": Contender("AdamW", lambda model, lr: adamw(model.parameters(), lr), 1e-3),
     "cautious": Contender(
         "cautious AdamW", lambda model, lr: CautiousAdamW(model.parameters(), lr)
     ),
     "sgd": Contender(
         "SGD with momentum",
         lambda model, lr: torch.optim.SGD(model.parameters(), lr, momentum=0.9, foreach=True),
-        1e-3,
-        (0.032, 0.064, 0.128),
+        first_lrs=(0.032, 0.064, 0.128),
     ),
     "muon": Contender("Muon + AdamW", muon, 1e-3, (2e-3, 4e-3, 8e-3)),
     "coordinate": _ours("`NetworkASGLD`, coordinates", shape="coordinate"),
     "coordinate-quiet": _ours("the same, no noise", shape="coordinate", noise=0.0),
-    "matrix": _ours("`NetworkASGLD(model)`"),
+    "matrix": _ours("`NetworkASGLD(model)`", 4e-3),
     "matrix-quiet": _ours("the same, no noise", noise=0.0),
-    "soap": _other("SOAP", "SOAP", 3e-3, ("constant", "cosine"), weight_decay=0.0),
+    "soap": _other("SOAP", "SOAP", ("constant", "cosine"), weight_decay=0.0),
     "schedule-free": _other(
-        "schedule-free AdamW", "ScheduleFreeAdamW", 2.5e-3, ("constant",), weight_decay=0.0,
+        "schedule-free AdamW", "ScheduleFreeAdamW", ("constant",), weight_decay=0.0,
         warmup_steps=50,
     ),
     **{f"by-hand-{size:g}": _by_hand(size) for size in BY_HAND},
+    "coordinate-calibrated": _calibrated("`NetworkASGLD`, coordinates, calibrated", "coordinate"),
+    "matrix-calibrated": _calibrated("`NetworkASGLD`, calibrated", "polar-row"),
 }  # fmt: skip
 BASELINE = "adamw"

@@ -110,7 +110,9 @@ def train(job: Job, task: Task, contender: Contender, size: str, device: str) ->
     if contender.needs_work:
         few = torch.arange(sizes["batch"], device=device)
         batches = [data.batch(few + i * len(few)) for i in range(NUM_BATCHES)]
-        more["work"] = Work(task.loss, batches, steps)
+        more["work"] = Work(
+            task.loss, batches, steps, lambda step: scheduled(job.schedule, step, steps)
+        )
     optimizer = contender.build(model, job.lr, **more)
     rates = [group["lr"] for group in optimizer.param_groups]
     drawn = torch.Generator().manual_seed(1000 + job.seed)
@@ -204,6 +206,7 @@ class Plan:
     seeds: list[int]
     lrs: list[float] | None  # None is a search
     rows: list[dict[str, Any]]
+    is_brief: bool = False  # other seeds at the best lr alone, not at its neighbours
     given_up: set[Job] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -235,8 +238,10 @@ class Plan:
             yield from (Job(*curve, lr, first) for lr in rates)
             return
         best = min(losses, key=losses.__getitem__)
-        near = [lr for lr in sorted(losses) if best / 2.1 < lr < 2.1 * best]
-        for lr in dict.fromkeys([*near, contender.default_lr]):
+        reach = 1.1 if self.is_brief else 2.1
+        near = [lr for lr in sorted(losses) if best / reach < lr < reach * best]
+        default = [] if contender.default_lr is None else [contender.default_lr]
+        for lr in dict.fromkeys(near + default):
             yield from (Job(*curve, lr, seed) for seed in (first, *others))
 
 
@@ -404,6 +409,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--schedules", help="constant, cosine; default: both")
     parser.add_argument("--lrs", help="a grid; without it, a search")
     parser.add_argument("--seeds", default=SEEDS)
+    parser.add_argument("--brief", action="store_true", help="other seeds at the best lr alone")
     parser.add_argument("--size", choices=["full", "tiny"], default="full")
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--workers", type=int, help="trainings at once; 0: in this process")
@@ -440,7 +446,8 @@ def main(arguments: list[str] | None = None) -> None:
             }
             rows = [row for row in summary.read_rows(out) if row["size"] == given.size]
             lrs = [float(lr) for lr in given.lrs.split(",")] if given.lrs else None
-            plan = Plan(curves, [int(seed) for seed in given.seeds.split(",")], lrs, rows)
+            plan = Plan(curves, [int(seed) for seed in given.seeds.split(",")], lrs, rows,
+                        given.brief)  # fmt: skip
             workers = given.workers
             if workers is None:
                 workers = 16 if device == "cuda" else 0

@@ -62,7 +62,7 @@ class Task:
 
 # Of the grown transformers: `base` steps train the small network, which is copied.
 _TRANSFORMER = {
-    "steps": 1000, "base": 1000, "batch": 32, "context": 128, "layers": 3, "width": 128,
+    "steps": 800, "base": 800, "batch": 32, "context": 128, "layers": 3, "width": 128,
     "heads": 2, "head": 32, "inner": 128, "experts": 1, "copies": 4,
     "bytes": 5_000_000, "checks": 16,
 }  # fmt: skip
@@ -147,7 +147,7 @@ TASKS = {
     ),
     "gpt-large": Task(
         "GPT, 86 million parameters", PackageText, networks.GPT, networks.next_byte,
-        {"steps": 600, "batch": 32, "context": 512, "layers": 12, "width": 768, "heads": 12,
+        {"steps": 500, "batch": 32, "context": 512, "layers": 12, "width": 768, "heads": 12,
          "bytes": 40_000_000, "checks": 16},
         {"steps": 10, "batch": 4, "context": 16, "layers": 2, "width": 16, "heads": 2,
          "bytes": 50_000, "checks": 2},

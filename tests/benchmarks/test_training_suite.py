@@ -6,6 +6,7 @@ import csv
 import importlib
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,17 @@ import torch
 from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-suite = importlib.import_module("training_suite")
+running, contenders, data, grown, networks, summary, tasks = (
+    importlib.import_module(f"suite.{name}")
+    for name in ("running", "contenders", "data", "grown", "networks", "summary", "tasks")
+)
 sys.path.remove(str(ROOT / "benchmarks"))
+TASKS, CONTENDERS = tasks.TASKS, contenders.CONTENDERS
+
+
+# These train every task; all contenders train one task of each kind.
+FEW = "adamw,muon,matrix"
+NOISY = {"matrix", "coordinate", "matrix-calibrated", "coordinate-calibrated"}
 
 
 def _read(path: Path) -> list[dict[str, str]]:
@@ -24,44 +34,126 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def _run(out: Path, *more: str) -> None:
-    suite.main(["--size", "tiny", "--lrs", "2e-3", "--workers", "0", "--out", str(out), *more])
+    """At one lr, with one seed, in this process."""
+    once = ("--lrs", "2e-3", "--seeds", "0", "--workers", "0")
+    running.main(["--size", "tiny", *once, "--out", str(out), *more])
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with one run of each task, schedule and contender; the images are digits."""
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file with a run of each task by each of a few contenders, and of one task by all. There are
+    no prepared data: images are digits, the table is diabetes, text is the standard library's."""
     out = tmp_path_factory.mktemp("suite") / "rows.csv"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suite, "IMAGES", out.parent / "none.npz")
-        _run(out)
-    return out
+        patch.setattr(data, "FOLDER", out.parent)
+        patch.setattr(grown, "FOLDER", out.parent)
+        running.load_data.cache_clear()
+        everything = ",".join(TASKS)
+        _run(out, "--tasks", everything, "--contenders", FEW, "--schedules", "cosine")
+        _run(out, "--tasks", "cnn,grown-mlp")
+        yield out
+        running.load_data.cache_clear()
 
 
 def test_tables_are_well_formed() -> None:
-    assert suite.BASELINE in suite.CONTENDERS
-    for task in suite.TASKS.values():
+    for task in TASKS.values():
         assert set(task.tiny) <= set(task.full)
         assert {"steps", "batch"} <= set(task.tiny)
-        assert task.schedules
-        assert set(task.schedules) <= set(suite.SCHEDULES)
-    for name, contender in suite.CONTENDERS.items():
+        assert task.part in running.PARTS.values()
+    for name, contender in CONTENDERS.items():
         assert "," not in name
-        assert set(contender.tasks) <= set(suite.TASKS)
+        assert set(contender.tasks) <= set(TASKS)
+        assert set(contender.schedules) <= set(running.SCHEDULES)
+        low, middle, high = contender.first_lrs
+        assert (2 * low, 2 * middle) == pytest.approx((middle, high))
+        assert contender.part in ("suite", "grown")
 
 
-@pytest.mark.parametrize("contender", suite.CONTENDERS)
-@pytest.mark.parametrize("task", suite.TASKS)
-def test_every_contender_trains_every_task(rows: Path, task: str, contender: str) -> None:
-    if reason := suite.CONTENDERS[contender].why_not():
+def _check(row: dict[str, str]) -> None:
+    task = TASKS[row["task"]]
+    assert row["diverged"] == "False"
+    assert row["steps"] == str(task.tiny["steps"])
+    figures = ("validation_loss", "training_loss", "optimizer_ms")
+    assert all(float(row[key]) > 0 for key in figures), row
+    assert len(row["points"].split()) == running.NUM_POINTS
+    assert len(row["watched"].split()) == (0 if task.watch is None else running.NUM_POINTS + 1)
+    assert (row["size"], row["torch"]) == ("tiny", torch.__version__)
+    assert row["hardware"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_trained(rows: Path, task: str) -> None:
+    found = {r["contender"]: r for r in _read(rows) if r["task"] == task}
+    assert found.keys() >= set(FEW.split(","))
+    for row in found.values():
+        _check(row)
+
+
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_every_contender_trains(rows: Path, contender: str) -> None:
+    if reason := CONTENDERS[contender].why_not():
         pytest.skip(reason)
-    found = [r for r in _read(rows) if (r["task"], r["contender"]) == (task, contender)]
-    assert [row["schedule"] for row in found] == list(suite.TASKS[task].schedules)
+    found = [r for r in _read(rows) if r["contender"] == contender]
+    assert found
     for row in found:
-        assert row["diverged"] == "False"
-        assert row["steps"] == str(suite.TASKS[task].tiny["steps"])
-        figures = ("validation_loss", "training_loss", "optimizer_ms")
-        assert all(float(row[key]) > 0 for key in figures), row
-        assert (row["size"], row["device"], row["torch"]) == ("tiny", "cpu", torch.__version__)
+        _check(row)
+
+
+def test_copies_separate_by_noise_only(rows: Path) -> None:
+    """Copies that are equal stay equal to the last bit under AdamW."""
+    for row in _read(rows):
+        if TASKS[row["task"]].part == "grown":
+            first, *_, last = map(float, row["watched"].split())
+            is_apart = row["contender"].startswith("by-hand")
+            assert (first > 0) == is_apart
+            is_noisy = is_apart or row["contender"] in NOISY
+            assert (last > 0) == is_noisy, row
+
+
+@pytest.mark.parametrize("name", [n for n, task in TASKS.items() if task.part == "grown"])
+def test_growing_keeps_the_function(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    monkeypatch.setattr(grown, "FOLDER", tmp_path)
+    task, sizes = TASKS[name], TASKS[name].sizes("tiny")
+    torch.manual_seed(3)
+    large = task.model(sizes)
+    small, source = task.model.small(sizes, 3), task.data(sizes, "cpu")
+    batch = source.batch(torch.arange(4))
+    losses = [float(task.loss(model, batch).detach()) for model in (small, large)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert task.watch(large, sizes) == 0.0
+    count = [sum(p.numel() for p in model.parameters()) for model in (small, large)]
+    assert count[1] > count[0]
+
+
+def test_derivatives_of_a_field_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    field = networks.make_field({"width": 5, "layers": 3}).double()
+    points = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    value, laplacian = networks.with_laplacian(field, points)
+    (slope,) = torch.autograd.grad(field(points).sum(), points, create_graph=True)
+    bends = [torch.autograd.grad(slope[:, i].sum(), points, retain_graph=True)[0] for i in (0, 1)]
+    torch.testing.assert_close(value, field(points).squeeze(1))
+    torch.testing.assert_close(laplacian, bends[0][:, 0] + bends[1][:, 1])
+
+
+def test_the_solution_has_no_residual() -> None:
+    """The loss of the exact solution is zero: derivatives and constants fit together."""
+
+    class Exact(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (torch.sin(math.pi * x[:, :1]) * torch.sin(4 * math.pi * x[:, 1:]))
+
+    def exact(field: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        value = field(x).squeeze(1)
+        return value, -17 * math.pi**2 * value
+
+    source = data.Square({"points": 40}, "cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "with_laplacian", exact)
+        assert float(networks.helmholtz(Exact(), source.batch(torch.arange(40)))) < 1e-6
 
 
 def test_rows_that_exist_are_not_run_again(
@@ -71,18 +163,22 @@ def test_rows_that_exist_are_not_run_again(
 
     def train(job: Any, *_: Any) -> dict[str, Any]:
         trained.append(job)
-        return dict(gone, task=job.task, contender=job.contender)
+        kept = list(gone)[: list(gone).index("seconds") + 1]
+        return {key: gone[key] for key in kept}
 
     header, *lines = rows.read_text().splitlines()
     gone = dict(zip(header.split(","), lines[3].split(","), strict=True))
     out.write_text("\n".join([header, *lines[:3], *lines[4:], ""]))
-    monkeypatch.setattr(suite, "train", train)
-    _run(out)
+    monkeypatch.setattr(running, "train", train)
+    everything = ("--tasks", ",".join(TASKS), "--contenders", FEW, "--schedules", "cosine")
+    _run(out, *everything)
     assert [f"{job.task} {job.contender}" for job in trained] == [
         f"{gone['task']} {gone['contender']}"
     ]
-    assert sorted(map(str, _read(out))) == sorted(map(str, _read(rows)))
-    _run(out)
+    key = ("task", "contender", "schedule", "validation_loss")
+    before, after = (sorted([row[k] for k in key] for row in _read(path)) for path in (rows, out))
+    assert before == after
+    _run(out, *everything)
     assert len(trained) == 1
 
 
@@ -92,8 +188,9 @@ def test_an_error_ends_one_run_only(
     def fail(model: torch.nn.Module, lr: float) -> None:
         raise RuntimeError("of no use")
 
-    monkeypatch.setitem(suite.CONTENDERS, "bad", suite.Contender(fail))
-    _run(tmp_path / "rows.csv", "--tasks", "factorization", "--contenders", "bad,adamw")
+    monkeypatch.setitem(CONTENDERS, "bad", contenders.Contender("bad", fail))
+    once = ("--tasks", "factorization", "--schedules", "cosine")
+    _run(tmp_path / "rows.csv", *once, "--contenders", "bad,adamw")
     assert [row["contender"] for row in _read(tmp_path / "rows.csv")] == ["adamw"]
     assert "FAILED: RuntimeError: of no use" in capsys.readouterr().out
 
@@ -113,21 +210,29 @@ def test_workers_give_the_same_losses(
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     out = tmp_path / "rows.csv"
-    _run(out, "--tasks", "factorization", "--contenders", "adamw", "--workers", "1")
+    once = ("--tasks", "factorization", "--schedules", "cosine")
+    _run(out, *once, "--contenders", "adamw", "--workers", "1")
     (here,) = _read(out)
     (there,) = (r for r in _read(rows) if (r["task"], r["contender"]) == ("factorization", "adamw"))
     assert float(here["validation_loss"]) == pytest.approx(float(there["validation_loss"]))
 
 
-def test_contenders_of_a_file(tmp_path: Path) -> None:
+def test_tasks_and_contenders_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     file = tmp_path / "more.py"
     file.write_text(
-        "import torch\n"
-        "CONTENDERS = {'sgd': (lambda m, lr: torch.optim.SGD(m.parameters(), lr), ('rnn',))}\n"
+        "import dataclasses, torch\n"
+        "from suite.contenders import Contender\n"
+        "from suite.tasks import TASKS as KNOWN\n"
+        "TASKS = {'short': dataclasses.replace(KNOWN['rnn'], title='short')}\n"
+        "def plain(model, lr):\n"
+        "    return torch.optim.SGD(model.parameters(), lr)\n"
+        "CONTENDERS = {'plain': Contender('plain SGD', plain, tasks=('short',))}\n"
     )
     out = tmp_path / "rows.csv"
-    _run(out, "--tasks", "rnn,factorization", "--contenders", "sgd", "--more", str(file))
-    assert [row["task"] for row in _read(out)] == ["rnn"]
+    more = ("--contenders", "plain", "--more", str(file), "--schedules", "constant")
+    _run(out, "--tasks", "short,factorization", *more)
+    assert [row["task"] for row in _read(out)] == ["short"]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +247,8 @@ def test_contenders_of_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_hidden_weights(task: str, count: int, first: str, last: str) -> None:
-    model = suite.TASKS[task].model(suite.sizes_of(task, "tiny"))
-    hidden = suite.hidden_weights(model)
+    model = TASKS[task].model(TASKS[task].sizes("tiny"))
+    hidden = contenders.hidden_weights(model)
     assert len(hidden) == count
     assert [next(iter(hidden)), list(hidden)[-1]] == [first, last]
     parameters = dict(model.named_parameters())
@@ -154,7 +259,7 @@ def test_muon_takes_a_convolution_as_a_matrix() -> None:
     generator = torch.Generator().manual_seed(1)
     start, *gradients = (torch.randn(4, 3, 2, 2, generator=generator) for _ in range(4))
     conv, matrix = start.clone().requires_grad_(), start.flatten(1).clone().requires_grad_()
-    ours = suite.MatrixMuon([conv], 0.1)
+    ours = contenders.MatrixMuon([conv], 0.1)
     theirs = torch.optim.Muon([matrix], 0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     for gradient in gradients:
         conv.grad, matrix.grad = gradient.clone(), gradient.flatten(1).clone()
@@ -164,39 +269,58 @@ def test_muon_takes_a_convolution_as_a_matrix() -> None:
     assert not torch.equal(conv, start)
 
 
+def test_cautious_adamw_is_its_authors() -> None:
+    """One step from equal states, by the formulas of arXiv 2411.16085."""
+    generator = torch.Generator().manual_seed(2)
+    x, g1, g2 = (torch.randn(6, generator=generator, dtype=torch.float64) for _ in range(3))
+    p = x.clone().requires_grad_()
+    optimizer = contenders.CautiousAdamW([p], 0.1)
+    for grad in (g1, g2):
+        p.grad = grad.clone()
+        optimizer.step()
+    m, v, expected = torch.zeros(6), torch.zeros(6), x.clone()
+    for k, grad in enumerate((g1, g2), 1):
+        m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
+        mask = (m * grad > 0).double()
+        mask = mask / mask.mean().clamp(min=1e-3)
+        step = (m / (1 - 0.9**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-8)
+        expected -= 0.1 * mask * step
+    torch.testing.assert_close(p.detach(), expected)
+
+
+def _search(loss: Any) -> list[float]:
+    losses: dict[float, float] = {}
+    first = (1e-3, 2e-3, 4e-3)
+    while wanted := [lr for lr in running.next_rates(first, losses) if lr not in losses]:
+        losses |= {lr: loss(lr) for lr in wanted}
+    return sorted(losses)
+
+
 def test_search_goes_on_until_the_best_has_two_neighbours() -> None:
-    def search(loss: Any) -> list[float]:
-        losses: dict[float, float] = {}
-        while wanted := [lr for lr in suite.next_rates(losses) if lr not in losses]:
-            losses |= {lr: loss(lr) for lr in wanted}
-        return sorted(losses)
-
-    assert search(lambda lr: abs(math.log2(lr / 2e-3))) == [1e-3, 2e-3, 4e-3]
-    assert search(lambda lr: abs(math.log2(lr / 8e-3))) == [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
+    assert _search(lambda lr: abs(math.log2(lr / 2e-3))) == [1e-3, 2e-3, 4e-3]
+    assert _search(lambda lr: abs(math.log2(lr / 8e-3))) == [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
     # What diverges everywhere is tried lower, and the search ends.
-    lowest = search(lambda lr: math.inf)
-    assert (lowest[0], lowest[-1]) == (6.25e-5, 4e-3)
-    assert search(lambda lr: -lr)[-1] == 6.4e-2
+    lowest = _search(lambda lr: math.inf)
+    assert (lowest[0], lowest[-1]) == (3.125e-5, 4e-3)
+    assert _search(lambda lr: -lr)[-1] == 4.096
 
 
-def test_table_compares_with_adamw_at_its_best() -> None:
-    def row(contender: str, lr: float, loss: float, diverged: bool = False) -> dict[str, Any]:
-        return {"lr": lr, "seed": "0", "validation_loss": loss, "diverged": diverged,
-                "optimizer_ms": "1", "contender": contender}  # fmt: skip
+def test_other_seeds_run_at_the_best_lr_its_neighbours_and_the_default() -> None:
+    curve = summary.Curve("gpt", "adamw", "cosine")
+    losses = {1e-3: 3.0, 2e-3: 2.0, 4e-3: 1.0, 8e-3: 2.0, 1.6e-2: 3.0}
+    rows = [
+        {"task": "gpt", "contender": "adamw", "schedule": "cosine", "lr": lr, "seed": 0,
+         "validation_loss": loss, "diverged": False}
+        for lr, loss in losses.items()
+    ]  # fmt: skip
+    contender = contenders.Contender("x", adamw, default_lr=1e-3)
+    for is_brief, expected in ((False, {2e-3, 4e-3, 8e-3, 1e-3}), (True, {4e-3, 1e-3})):
+        plan = running.Plan({curve: contender}, [0, 1, 2], None, rows, is_brief)
+        jobs = list(plan.jobs())
+        assert {job.lr for job in jobs} == expected
+        assert sorted({job.seed for job in jobs}) == [1, 2]
+        assert len(jobs) == 2 * len(expected)
 
-    found = [
-        row("adamw", 1e-3, 2.0),
-        row("adamw", 2e-3, 1.0),
-        row("adamw", 4e-3, 3.0),
-        row("muon", 1e-3, 0.5),
-        row("muon", 2e-3, 0.6),
-        row("muon", 4e-3, 0.1, True),
-    ]
-    rows = {("full", "gpt", r["contender"], "cosine", f"{r['lr']:g}", "0"): r for r in found}
-    lines = suite.table(rows, "full").splitlines()
-    assert lines[1] == "gpt, cosine"
-    muon, adamw = lines[2:]
-    assert muon.split()[:2] == ["muon", "0.5000"]
-    assert "AT THE EDGE" in muon
-    assert adamw.split()[:2] == ["adamw", "1.0000"]
-    assert "inside of 3" in adamw
+
+def adamw(model: torch.nn.Module, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr)

@@ -194,7 +194,7 @@ class NetworkASGLD(ASGLD):
     def __init__(
         self,
         params: ParamsT | nn.Module,
-        lr: float | Tensor = 2e-3,
+        lr: float | Tensor = 4e-3,
         noise: float = 0.3,
         decay: float = 0.99,
         momentum: float | None = None,
