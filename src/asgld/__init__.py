@@ -2,7 +2,7 @@
 
 Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`, `PSGLD`, `NetworkASGLD`), a front door that says what it
 found (`minimize`, `Result`, `classify`), methods side by side on your own function (`compare`,
-`Comparison`), settings from measurements (`calibrate`), certificates
+`Comparison`), settings from measurements (`calibrate`, `calibrate_copies`), certificates
 (`CertificateTracker`), batches that grow (`GrowingBatchSampler`), and the theory, as published and
 as corrected (`theory`).
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from asgld.diagnostics import (
         CertificateTracker,
         calibrate,
+        calibrate_copies,
         groups_from_gradients,
         mean_square_gradient,
     )
@@ -53,6 +54,7 @@ __all__ = [
     "Result",
     "accumulate",
     "calibrate",
+    "calibrate_copies",
     "classify",
     "compare",
     "full_gradient",
@@ -74,6 +76,7 @@ _LAZY = {
     "diagnostics": (
         "CertificateTracker",
         "calibrate",
+        "calibrate_copies",
         "groups_from_gradients",
         "mean_square_gradient",
     ),

@@ -7,15 +7,18 @@ from asgld.diagnostics.calibration import (
     groups_from_gradients,
     mean_square_gradient,
 )
+from asgld.diagnostics.copies import Copies, calibrate_copies
 from asgld.diagnostics.tracker import CertificateTracker, Report, Tracked
 
 __all__ = [
     "Calibration",
     "CertificateTracker",
+    "Copies",
     "Report",
     "Scales",
     "Tracked",
     "calibrate",
+    "calibrate_copies",
     "groups_from_gradients",
     "mean_square_gradient",
 ]

@@ -129,6 +129,21 @@ def test_a_neuron_that_is_read_differently_is_no_copy() -> None:
     assert advise(model).counts == expected | {"2.bias": (6, 3), "4.weight": (6, 3)}
 
 
+def test_entries_of_a_bias_are_copies_if_all_agree_with_the_weight() -> None:
+    """The weight is square with equal columns, as in a layer that reads copies, or, transposed, in
+    one that makes them."""
+    model = nn.Linear(4, 4)
+    columns = torch.randn(4, 2).repeat(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(columns)
+        model.bias.zero_()
+    model.weight.grad = columns.clone()
+    for gradient, is_copied in (([1.0, 5, 1, 7], False), ([1.0, 5, 1, 5], True)):
+        model.bias.grad = torch.tensor(gradient)
+        found = asgld.calibrate_copies(model, lr=LR, steps=STEPS).counts
+        assert found == {"weight": (4, 2)} | ({"bias": (4, 2)} if is_copied else {})
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_copies_are_found_in_every_precision(dtype: torch.dtype) -> None:
     model = widened().to(dtype)
@@ -154,11 +169,11 @@ def test_rows_that_differ_in_bits_are_told_apart() -> None:
     """Two changed signs, one changed bit, zeros of both signs."""
     row = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows = row.repeat(5, 1)
-    rows[1, :2] *= -1
+    rows[1::2, :2] *= -1
     rows[2, 3] = torch.nextafter(rows[2, 3], rows.new_tensor(9.0))
     rows = torch.cat([rows, torch.tensor([[0.0], [-0.0], [0.0]]).double().expand(3, 6)])
     for dtype in (torch.float64, torch.float32):
-        expected = [0, 1, 2 if dtype == torch.float64 else 0, 0, 0, 5, 6, 5]
+        expected = [0, 1, 2 if dtype == torch.float64 else 0, 1, 0, 5, 6, 5]
         assert copies._equal_rows(copies._bits(rows.to(dtype))).tolist() == expected
 
 
@@ -230,6 +245,28 @@ def test_curvature_that_is_not_negative_is_told() -> None:
     expected = dense_smallest(matrix, torch.eye(source.dim).double() - average)
     assert advice.curvature == pytest.approx(expected, rel=1e-3)
     assert expected > 0 == advice.rate
+    assert "noise alone must part the copies" in str(advice)
+
+
+class Sum(nn.Module):
+    """Three equal layers, added up: f does not change if they part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.ModuleList(nn.Linear(INPUTS, 3, bias=False).double() for _ in range(3))
+        self.output = nn.Linear(3, OUTPUTS).double()
+        for part in self.parts:
+            part.load_state_dict(self.parts[0].state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(sum(part(x) for part in self.parts).tanh())
+
+
+def test_copies_that_f_does_not_tell_apart_have_no_curvature() -> None:
+    advice = advise(Sum())
+    assert advice.counts == {f"parts.{i}.weight": (3, 1) for i in range(3)}
+    assert (advice.curvature, advice.rate) == (0.0, 0.0)
     assert "noise alone must part the copies" in str(advice)
 
 
@@ -307,6 +344,12 @@ def test_noise_follows_the_weights_and_is_no_less_than_the_default() -> None:
     assert set(advise(model, lr=1e-3, size=0.0).noise.values()) == {0.3}
     assert set(advise(model, lr=1e3).noise.values()) == {0.3}
     assert advise(model, lr=5e-4).noise["0.weight"] == pytest.approx(2 * noise["0.weight"])
+    sparse = nn.Linear(64, 2, bias=False)
+    nn.init.ones_(sparse.weight)
+    sparse.weight.grad = torch.ones(2, 64)
+    whole = asgld.calibrate_copies(sparse, lr=1e-3, steps=STEPS)
+    sparse.weight.data[:, 1:] = 0.0  # those that are not zero are as large as before
+    assert asgld.calibrate_copies(sparse, lr=1e-3, steps=STEPS).noise == whole.noise
 
 
 @pytest.mark.parametrize("shape", [None, "coordinate", "row"])
@@ -414,8 +457,10 @@ def test_frozen_parameters_are_left_alone() -> None:
     model = widened()
     model[0].weight.requires_grad_(False)
     advice = advise(model)
-    assert "0.weight" not in advice.counts
-    assert "2.weight" in advice.counts
+    every = hessian(model, params=[name for name, _ in model.named_parameters()])
+    for found in (advice, asgld.calibrate_copies(every, lr=LR, steps=STEPS)):
+        assert "0.weight" not in found.counts
+        assert "2.weight" in found.counts
     assert "0.weight" not in {name for group in advice.groups for name in group["param_names"]}
 
 
