@@ -1,10 +1,11 @@
-"""How the rules train: a byte-level GPT, saddles of networks and matrices, networks on few data.
+"""How the rules train: many kinds of networks, a GPT in detail, saddles, grown networks, few data.
 
     python benchmarks/training.py gpt          losses against lr, with and without a schedule
     ... --batch 64                             the same with other batches, to a file of its own
     python benchmarks/training.py saddles      who leaves an exact saddle, who a small start, when
     python benchmarks/training.py few-data     does annealed noise help the test loss?
     python benchmarks/training.py suite        many kinds of networks, many optimizers
+    python benchmarks/training.py separation   how fast copies part, and what curvature predicts
     python benchmarks/training.py report       every figure, and every number of the pages
     python benchmarks/training.py figures      docs/figures/training from the CSV files
     python benchmarks/training.py summary      losses and ranges of lr of gpt, bounds kept or missed
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,17 +31,20 @@ import training_gpt
 import training_saddles
 from measure import RESULTS, merge_csv, write_csv
 
-FIGURES = Path(__file__).parent.parent / "docs" / "figures" / "training"
+ROOT = Path(__file__).parent.parent
+FIGURES = ROOT / "docs" / "figures" / "training"
+# These have rows; suite and separation have options of their own.
+PARTS = ("gpt", "saddles", "few-data")
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["suite"]:
-        from suite import running
+    if sys.argv[1:2] in (["suite"], ["separation"]):
+        from suite import running, separation
 
-        running.main(sys.argv[2:])
+        {"suite": running, "separation": separation}[sys.argv[1]].main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["gpt", "saddles", "few-data", "figures", "summary"])
+    parser.add_argument("part", choices=[*PARTS, "figures", "report", "summary"])
     parser.add_argument("--quick", action="store_true", help="seconds on a CPU")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop gpt after this long")
     parser.add_argument("--batch", type=int, default=16, help="sequences per step of gpt")
@@ -48,10 +53,12 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="a problem, a size, or a row")
     parser.add_argument("--out", help="CSV, or folder of figures, to write")
     arguments = parser.parse_args()
-    if arguments.part == "figures":
+    if arguments.part in ("figures", "report"):
         import training_figures
 
         training_figures.draw(Path(arguments.out or FIGURES))
+        if arguments.part == "report":
+            subprocess.run([sys.executable, "-m", "pages"], cwd=ROOT, check=True)
         return
     if arguments.part == "summary":
         import training_summary

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import RESULTS
+from suite import figures as suite_figures
 from training_saddles import median_interval
 
 Rows = list[dict[str, str]]
@@ -40,8 +41,11 @@ def draw(folder: Path, results: Path = RESULTS, dpi: int = 160) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "asgld"
     matplotlib.rcParams.update({"font.size": 9, "axes.titlesize": 10})
     folder.mkdir(parents=True, exist_ok=True)
-    saddles = read(results, "saddles")
+    saddles, suite = read(results, "saddles"), read(results, "suite")
     figures = {
+        "suite": suite_figures.suite_figure(suite),
+        "suite-lr": suite_figures.rates_figure(suite),
+        "grown": suite_figures.grown_figure(suite),
         "gpt": gpt_figure(read(results, "gpt")),
         "gpt-64": gpt_figure(read(results, "gpt_64"), height=5.8),
         "saddles": saddle_figure(saddles),

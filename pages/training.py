@@ -6,6 +6,7 @@ with warm-up and cosine, 64c and 64s the same with batches of 64.
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from pages.results import RESULTS, Rows, Values, bold, read, table
@@ -87,7 +88,7 @@ def _ranges(cases: dict[str, Case]) -> str:
 def _gains(cases: dict[str, Case]) -> dict[str, str]:
     """Differences of best losses, in percent."""
     numbers = {}
-    defaults, changes, behind = [], [], []
+    low, defaults, changes, behind = [], [], [], []
     for key, case in cases.items():
         for what, name, than in (
             ("gain", OURS, ADAMW),
@@ -101,7 +102,9 @@ def _gains(cases: dict[str, Case]) -> dict[str, str]:
         if key.startswith("16"):
             numbers[f"best.{key}"] = f"{case[NOISY].best[0]:.2f}"
         ours = case[OURS]
-        defaults.append(100 * (ours.losses[ours.rates.index(2e-3)] / ours.best[0] - 1))
+        for lr, found in ((2e-3, low), (4e-3, defaults)):
+            nearest = min(ours.rates, key=lambda rate: abs(math.log(rate / lr)))
+            found.append(100 * (ours.losses[ours.rates.index(nearest)] / ours.best[0] - 1))
         changes.append(abs(gain(case, NOISY, OURS)))
         behind.append(-gain(case, RAISED, ADAMW))
     curve = cases["16c"][TURNED]
@@ -119,6 +122,7 @@ def _gains(cases: dict[str, Case]) -> dict[str, str]:
     numbers |= {
         "turn.adamw": f"{-gain(cases['64s'], TURNED, ADAMW):.1f}",
         "noise.most": f"{max(changes):.1f}",
+        "low-lr.most": f"{max(low):.1f}",
         "default-lr.most": f"{max(defaults):.1f}",
         "eps.least": f"{min(behind):.1f}",
         "eps.most": f"{max(behind):.1f}",

@@ -8,6 +8,7 @@ import importlib
 import itertools
 import math
 import shlex
+import shutil
 import statistics
 import sys
 from collections import defaultdict
@@ -55,6 +56,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the CSV files of the quick versions of all parts."""
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("training_suite.csv", "training_separation.csv"):  # tested elsewhere
+            shutil.copy(measure.RESULTS / name, folder)
         for part in ("gpt", "saddles", "few-data"):
             out = folder / f"training_{part.replace('-', '_')}.csv"
             _run(patch, part, "--quick", "--out", str(out))
@@ -270,7 +273,8 @@ def test_what_comes_back_has_not_left() -> None:
 
 def test_figures_are_drawn_from_the_files(results: Path, tmp_path: Path) -> None:
     figures.draw(tmp_path, results, dpi=40)
-    for name in ("gpt", "gpt-64", "saddles", "saddles-lr", "few-data"):
+    drawn = ("suite", "suite-lr", "grown", "separation", "gpt", "gpt-64", "saddles", "saddles-lr")
+    for name in (*drawn, "few-data"):
         for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
 

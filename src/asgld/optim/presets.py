@@ -173,7 +173,7 @@ class NetworkASGLD(ASGLD):
         >>> import torch, asgld
         >>> first, last = torch.nn.Linear(3, 5), torch.nn.Linear(5, 1)
         >>> model = torch.nn.Sequential(first, torch.nn.Tanh(), last)
-        >>> optimizer = asgld.NetworkASGLD(model, lr=2e-3)
+        >>> optimizer = asgld.NetworkASGLD(model)
         >>> [(group["shape"], len(group["params"])) for group in optimizer.param_groups]
         [('polar-row', 1), ('coordinate', 3)]
         >>> model(torch.ones(3)).sum().backward()

@@ -1,0 +1,177 @@
+"""The figures of the suite."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+from suite.contenders import BY_HAND, CONTENDERS
+from suite.summary import SCHEDULES, Losses, Rows, Suite
+from suite.tasks import TASKS
+
+OURS, COORDINATE, MUON, ADAMW, HAND = "#d94801", "#fdae6b", "#08519c", "#636363", "#41ab5d"
+SHOWN = {
+    "sgd": ("SGD with momentum", "#bdbdbd"),
+    "cautious": ("cautious AdamW", "#8c6bb1"),
+    "muon": ("Muon + AdamW", MUON),
+    "coordinate": ("NetworkASGLD, coordinates", COORDINATE),
+    "matrix": ("NetworkASGLD(model)", OURS),
+}
+DEFAULT_LR = CONTENDERS["matrix"].default_lr
+# How far a mark is from the middle of its row.
+OFFSETS = {"sgd": 0.0, "cautious": -0.1, "coordinate": 0.1, "muon": -0.16, "matrix": 0.16}
+# Ratios beyond are drawn at the edge, as arrows.
+EDGES = (0.5, 2.0)
+
+
+def suite_figure(rows: Rows) -> Any:
+    """Best losses relative to AdamW's, a row for each task."""
+    import matplotlib.pyplot as plt
+
+    suite = Suite(rows)
+    tasks = [name for name, task in TASKS.items() if task.part == "suite"][::-1]
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.6), sharey=True, layout="constrained")
+    for axis, schedule in zip(axes, SCHEDULES, strict=True):
+        axis.axvline(1.0, color=ADAMW, lw=1.5)
+        for i, task in enumerate(tasks):
+            for name, (_, color) in SHOWN.items():
+                value = suite.ratio(task, schedule, name)
+                is_ours = name == "matrix"
+                shown = min(max(value, EDGES[0]), EDGES[1])
+                mark = "o" if shown == value else "<" if value < shown else ">"
+                height = i + OFFSETS[name]
+                axis.plot(shown, height, mark, color=color, ms=7 if is_ours else 5.5, alpha=0.95)
+        axis.set_xscale("log")
+        axis.set_xlim(EDGES[0] / 1.06, EDGES[1] * 1.06)
+        ticks = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0]
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+        axis.minorticks_off()
+        axis.grid(axis="x", lw=0.4, alpha=0.6)
+        axis.set_title({"constant": "constant lr", "cosine": "warm-up and cosine"}[schedule])
+        axis.set_xlabel("validation loss / AdamW's, each at its best lr")
+    axes[0].set_yticks(range(len(tasks)), [TASKS[name].title for name in tasks])
+    handles = [
+        plt.Line2D([], [], color=color, marker="o", ls="", label=title)
+        for title, color in SHOWN.values()
+    ]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8,
+        columnspacing=1.2, handletextpad=0.2,
+    )  # fmt: skip
+    return figure
+
+
+def rates_figure(rows: Rows) -> Any:
+    """Loss against lr, a panel for each task and schedule."""
+    import matplotlib.pyplot as plt
+
+    suite = Suite(rows)
+    tasks = [name for name, task in TASKS.items() if task.part == "suite"]
+    figure, axes = plt.subplots(
+        2, len(tasks), figsize=(14.0, 4.2), sharex=True, sharey=True, layout="constrained"
+    )
+    places = [(task, schedule) for schedule in SCHEDULES for task in tasks]
+    for axis, (task, schedule) in zip(axes.flat, places, strict=True):
+        least = min(suite.of(task, name, schedule).mean() for name in ("adamw", "muon", "matrix"))
+        for name, color in (("adamw", ADAMW), ("muon", MUON), ("matrix", OURS)):
+            found = suite.of(task, name, schedule).search
+            title = "AdamW" if name == "adamw" else SHOWN[name][0]
+            values = [min(loss / least, 9.0) for loss in found.values()]
+            axis.plot(list(found), values, "o-", color=color, ms=3, lw=1.2, label=title)
+        axis.axvline(DEFAULT_LR, color=OURS, lw=0.6, ls=":")
+        axis.set_xscale("log")
+        axis.set_ylim(0.95, 2.05)
+        axis.set_xlim(2e-4, 4e-2)
+        axis.set_title(f"{TASKS[task].title},\n{schedule}", fontsize=7)
+        axis.grid(lw=0.3, alpha=0.6)
+    for axis in axes[-1]:
+        axis.set_xlabel("lr")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("loss / least of three", fontsize=8)
+    handles, titles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, titles, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def best_by_hand(suite: Suite, task: str) -> tuple[float, Losses]:
+    """The size of noise that served AdamW best, and its losses."""
+    found = {size: suite.of(task, f"by-hand-{size:g}", "cosine") for size in BY_HAND}
+    size = min(found, key=lambda size: found[size].mean())
+    return size, found[size]
+
+
+def grown_figure(rows: Rows) -> Any:
+    """How far copies are from each other, and the loss, against the step."""
+    import matplotlib.pyplot as plt
+
+    suite = Suite(rows)
+    tasks = [name for name, task in TASKS.items() if task.part == "grown"]
+    figure, axes = plt.subplots(2, 4, figsize=(12.0, 5.4), layout="constrained")
+    for (above, below), task in zip(axes.T, tasks, strict=True):
+        size, by_hand = best_by_hand(suite, task)
+        lines = [
+            ("AdamW", ADAMW, suite.of(task, "adamw", "cosine")),
+            ("AdamW, best noise by hand", HAND, by_hand),
+            ("Muon + AdamW", MUON, suite.of(task, "muon", "cosine")),
+            ("NetworkASGLD, default noise", COORDINATE, suite.of(task, "matrix", "cosine")),
+            ("NetworkASGLD, calibrated", OURS, suite.of(task, "matrix-calibrated", "cosine")),
+        ]
+        steps = TASKS[task].full["steps"]
+        for title, color, found in lines:
+            watched, points = distances(found), found.points()
+            at = [steps * i / (len(watched) - 1) for i in range(len(watched))]
+            style: dict[str, Any] = {"color": color, "lw": 1.8, "label": title}
+            if title.startswith("Muon"):  # its copies stay where AdamW's do
+                style["ls"] = (0, (4, 3))
+            above.plot(at, watched, **style)
+            below.plot(at[1:], points, **style)
+        lowest = min(min(found.points()) for *_, found in lines)
+        highest = max(found.points()[4] for *_, found in lines)
+        below.set_ylim(lowest - 0.05 * (highest - lowest), highest + 0.3 * (highest - lowest))
+        above.set_ylim(-0.03, 1.0)
+        above.set_title(f"{TASKS[task].title}\n(best by hand: {size:g} of the weights)", fontsize=9)
+        below.set_xlabel("step")
+        for axis in (above, below):
+            axis.grid(lw=0.3, alpha=0.6)
+    axes[0, 0].set_ylabel("distance between copies,\nrelative to the weights")
+    axes[1, 0].set_ylabel("test loss")
+    handles, titles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, titles, loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def distances(found: Losses) -> list[float]:
+    """Distance of copies against the step, at the best lr: the mean of the seeds."""
+    watched = [found.rows[found.best_lr, seed]["watched"].split() for seed in found.best]
+    return [statistics.fmean(map(float, values)) for values in zip(*watched, strict=True)]
+
+
+def separation_figure(rows: Rows) -> Any:
+    """Distance of copies against the step after a tiny kick, and the rate that was predicted."""
+    import matplotlib.pyplot as plt
+
+    rules = list(dict.fromkeys(row["rule"] for row in rows))
+    figure, axes = plt.subplots(1, len(rules), figsize=(3.6 * len(rules), 3.2), sharey=True,
+                                layout="constrained", squeeze=False)  # fmt: skip
+    for axis, rule in zip(axes[0], rules, strict=True):
+        of_rule = [row for row in rows if row["rule"] == rule]
+        for i, seed in enumerate(dict.fromkeys(row["seed"] for row in of_rule)):
+            found = [row for row in of_rule if row["seed"] == seed]
+            at = [int(row["step"]) for row in found]
+            axis.plot(at, [float(row["distance"]) for row in found], color=OURS,
+                      lw=1.2, label="measured, a seed each" if i == 0 else None)  # fmt: skip
+        fitted = statistics.median(float(row["fitted_rate"]) for row in of_rule)
+        half = [100, 500]
+        base = statistics.median(
+            float(row["distance"]) for row in of_rule if int(row["step"]) == half[0]
+        )
+        axis.plot(half, [base, base * math.exp(fitted * (half[1] - half[0]))], color=ADAMW,
+                  ls="--", label="the median of the fitted rates")  # fmt: skip
+        axis.set_yscale("log")
+        axis.set_title(rule, fontsize=9)
+        axis.set_xlabel("step")
+        axis.grid(lw=0.3, alpha=0.6)
+    axes[0, 0].set_ylabel("relative distance of copies")
+    axes[0, 0].legend(fontsize=7, frameon=False)
+    return figure
