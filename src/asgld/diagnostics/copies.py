@@ -72,8 +72,9 @@ class Copies:
     counts       of each parameter with copies: how many slices, along all dimensions, are
                  copies, and how many of these are distinct; a copied parameter is a slice
     curvature    the smallest along differences of copies; None without copies or a Hessian
-    rate         differences grow like exp(rate k) in k steps with one D per coordinate, at
-                 first; 0 where the curvature is not negative, None where it is None
+    rate         the fastest differences grow like exp(rate k) in k steps with one D per
+                 coordinate, as long as gradients and curvature stay as in the batches; 0
+                 where the curvature is not negative, None where it is None
     groups       of parameters, for :class:`asgld.NetworkASGLD`
     ===========  ==========================================================================
     """
@@ -117,7 +118,7 @@ class Copies:
             f"The curvature along their differences is {self.curvature:.3g}, negative: copies that "
             "differ part on their own.",
             f"At lr={self.lr:g}, with one D per coordinate, differences grow by a factor of e in "
-            f"{1 / self.rate:.3g} steps, at first.",
+            f"{1 / self.rate:.3g} steps at the fastest.",
         ]
 
     def _said_of_noise(self) -> list[str]:
@@ -153,6 +154,11 @@ def calibrate_copies(
     s_k being the schedule's factor of lr, but no less than the default noise. The noise is rounded
     to a power of sqrt(2) times the default, so that groups are few. All other parameters keep the
     default. Nothing of the model is changed.
+
+    The curvature and `rate` are for reading; the noise does not depend on them. Both are estimates
+    from one side: the chance of few batches looks like negative curvature, and training turns the
+    directions of fastest growth. `benchmarks/suite/separation.py` measures how much slower copies
+    part. Of ReLU the Hessian does not see the kinks, so there the rate says little.
 
     Args:
         source: a :class:`asgld.ModelHessian` of the grown network, with batches as large as those
