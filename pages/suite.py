@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 from pages.results import RESULTS, Values, bold, read, table
 
@@ -44,7 +45,7 @@ NEAR = 1.05  # how far above its best loss a default lr may end
 def values() -> Values:
     rows = summary.read_rows(RESULTS / "training_suite.csv")
     suite = Suite(rows)
-    parts = [_best(suite), _rates(suite), _times(suite), _others(suite), _grown(suite)]
+    parts = [_best(suite), _rates(suite), _times(suite), _others(suite), _grown(suite), _separation()]
     numbers = {"suite.runs": f"{len(rows):,}"}
     tables: dict[str, str] = {}
     for part in parts:
@@ -135,8 +136,11 @@ def _choices(suite: Suite) -> str:
         found = {name: _mean(suite, task, name) for name in who}
         least = min(1.0, *found.values())
         cells = [bold(f"{found[name]:.2f}", found[name] == least) for name in who]
-        use = '`NetworkASGLD(model, shape="coordinate")` or AdamW' if TASKS[task].is_low_rank else (
-            "`NetworkASGLD(model)`")
+        use = (
+            '`NetworkASGLD(model, shape="coordinate")` or AdamW'
+            if TASKS[task].is_low_rank
+            else ("`NetworkASGLD(model)`")
+        )
         lines.append([TASKS[task].title, use, *cells])
     header = ["your network", "use", "`NetworkASGLD(model)`", "its coordinates", "Muon + AdamW"]
     return table(header, lines)  # fmt: skip
@@ -256,12 +260,18 @@ def _grown(suite: Suite) -> Values:
         ours = suite.of(task, "matrix-calibrated", "cosine")
         found = {
             name: suite.of(task, name, "cosine")
-            for name in (ADAMW, MUON, "matrix-quiet", "coordinate-calibrated", OURS)
+            for name in (ADAMW, MUON, "coordinate-calibrated", OURS)
         }
-        cells = [f"{found[name].mean():.4g}" for name in (ADAMW, MUON)]
-        cells.append(f"{by_hand.mean():.4g} (noise {size:g}, lr {by_hand.best_lr:g})")
-        cells += [f"{found[name].mean():.4g}" for name in ("coordinate-calibrated", OURS)]
-        cells.append(bold(f"{ours.mean():.4g}"))
+        losses = {
+            "": found[ADAMW], "muon": found[MUON], "hand": by_hand,
+            "coordinate": found["coordinate-calibrated"], "default": found[OURS], "ours": ours,
+        }  # fmt: skip
+        least = min(of_curve.mean() for of_curve in losses.values())
+        cells = [
+            bold(f"{of_curve.mean():.4g}", of_curve.mean() == least)
+            + (f" (noise {size:g}, lr {by_hand.best_lr:g})" if key == "hand" else "")
+            for key, of_curve in losses.items()
+        ]
         ratio = summary.ratio(ours.best, by_hand.best)
         wins += ratio <= 1.0
         apart = [figures.distances(f)[-1] for f in (found[ADAMW], by_hand, ours)]
@@ -279,3 +289,31 @@ def _grown(suite: Suite) -> Values:
               "ours, coordinates, calibrated", "ours, default noise", "**ours, calibrated**",
               "AdamW: distance", "by hand: distance", "ours: distance"]  # fmt: skip
     return Values(numbers, {"grown": table(header, lines)})
+
+
+def _separation() -> Values:
+    """How fast copies part on the widened MLP, and what curvature predicts: medians of seeds."""
+    runs = {
+        (row["network"], row["kick"], row["rule"], row["seed"]): row
+        for row in read("training_separation")
+    }
+    lines, shares = [], []
+    for network, kick in dict.fromkeys(key[:2] for key in runs):
+        found = {key: row for key, row in runs.items() if key[:2] == (network, kick)}
+
+        def median(column: str, rule: str, found: dict[Any, Any] = found) -> str:
+            values = [float(r[column]) for key, r in found.items() if key[2] == rule and r[column]]
+            return f"{statistics.median(values):.2g}" if values else "not computed"
+
+        columns = [median(name, "kept") for name in ("predicted_rate", "many_rate", "path_rate")]
+        columns += [median("fitted_rate", rule) for rule in ("kept", "waits", "adamw")]
+        lines.append([f"{network}, kick of {kick}", *columns])
+        shares += [float(r["fitted_rate"]) / float(r["predicted_rate"]) for r in found.values()]
+    header = ["rate per step", "predicted, 16 batches", "256 batches", "along the path",
+              "measured, momentum kept", "measured, the preset", "measured, AdamW"]  # fmt: skip
+    numbers = {
+        "separation.least": f"{min(shares):.3f}",
+        "separation.most": f"{max(shares):.2f}",
+        "separation.median": f"{statistics.median(shares):.2f}",
+    }
+    return Values(numbers, {"separation": table(header, lines)})

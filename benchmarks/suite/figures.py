@@ -147,31 +147,39 @@ def distances(found: Losses) -> list[float]:
     return [statistics.fmean(map(float, values)) for values in zip(*watched, strict=True)]
 
 
+RULES = {
+    "kept": ("coordinates, momentum kept", COORDINATE),
+    "waits": ("coordinates, the preset", OURS),
+    "adamw": ("AdamW", ADAMW),
+}
+
+
 def separation_figure(rows: Rows) -> Any:
-    """Distance of copies against the step after a tiny kick, and the rate that was predicted."""
+    """Distance of copies against the step after a tiny kick, and the growth that was predicted."""
     import matplotlib.pyplot as plt
 
-    rules = list(dict.fromkeys(row["rule"] for row in rows))
-    figure, axes = plt.subplots(1, len(rules), figsize=(3.6 * len(rules), 3.2), sharey=True,
-                                layout="constrained", squeeze=False)  # fmt: skip
-    for axis, rule in zip(axes[0], rules, strict=True):
-        of_rule = [row for row in rows if row["rule"] == rule]
-        for i, seed in enumerate(dict.fromkeys(row["seed"] for row in of_rule)):
-            found = [row for row in of_rule if row["seed"] == seed]
-            at = [int(row["step"]) for row in found]
-            axis.plot(at, [float(row["distance"]) for row in found], color=OURS,
-                      lw=1.2, label="measured, a seed each" if i == 0 else None)  # fmt: skip
-        fitted = statistics.median(float(row["fitted_rate"]) for row in of_rule)
-        half = [100, 500]
-        base = statistics.median(
-            float(row["distance"]) for row in of_rule if int(row["step"]) == half[0]
+    settings = list(dict.fromkeys((row["network"], row["kick"]) for row in rows))
+    figure, axes = plt.subplots(1, len(settings), figsize=(3.7 * len(settings), 3.4),
+                                layout="constrained")  # fmt: skip
+    for axis, (network, kick) in zip(axes, settings, strict=True):
+        here = [row for row in rows if (row["network"], row["kick"]) == (network, kick)]
+        for rule, (_, color) in RULES.items():
+            for seed in dict.fromkeys(row["seed"] for row in here):
+                found = [row for row in here if (row["rule"], row["seed"]) == (rule, seed)]
+                at = [int(row["step"]) for row in found]
+                axis.plot(at, [float(row["distance"]) for row in found], color=color, lw=1.1)
+        predicted = statistics.median(float(row["many_rate"]) for row in here)
+        start, steps = float(kick), max(int(row["step"]) for row in here)
+        end = min(steps, math.log(1.0 / start) / predicted)
+        axis.plot(
+            [0, end], [start, start * math.exp(predicted * end)], color="black", ls="--", lw=1
         )
-        axis.plot(half, [base, base * math.exp(fitted * (half[1] - half[0]))], color=ADAMW,
-                  ls="--", label="the median of the fitted rates")  # fmt: skip
         axis.set_yscale("log")
-        axis.set_title(rule, fontsize=9)
+        axis.set_title(f"{network}, kick of {kick}", fontsize=9)
         axis.set_xlabel("step")
         axis.grid(lw=0.3, alpha=0.6)
-    axes[0, 0].set_ylabel("relative distance of copies")
-    axes[0, 0].legend(fontsize=7, frameon=False)
+    axes[0].set_ylabel("distance between copies,\nrelative to the weights")
+    handles = [plt.Line2D([], [], color=color, label=title) for title, color in RULES.values()]
+    handles.append(plt.Line2D([], [], color="black", ls="--", label="predicted by curvature"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure

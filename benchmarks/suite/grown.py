@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -183,14 +184,19 @@ def expert_copies(model: Any, _: int) -> list[Tensor]:
     ]
 
 
+@dataclass(frozen=True)
 class Growth:
     """How a small network becomes the start of a task. `what` is the size that is multiplied."""
 
-    def __init__(self, name: str, network: Callable[[Sizes], nn.Module], what: str,
-                 copy: Callable[..., None], copies: Callable[..., list[Tensor]]) -> None:  # fmt: skip
-        self.name, self.network, self.what = name, network, what
-        self.copy, self.copies = copy, copies
-        self.is_text = network is Transformer
+    name: str
+    network: Callable[[Sizes], nn.Module]
+    what: str
+    copy: Callable[[Any, Any, int], None]
+    copies: Callable[[Any, int], list[Tensor]]
+
+    @property
+    def is_text(self) -> bool:
+        return self.network is Transformer
 
     def __call__(self, sizes: Sizes) -> nn.Module:
         """The network that is grown, of the seed that torch has now."""

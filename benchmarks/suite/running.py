@@ -386,8 +386,13 @@ def time_steps(tasks: list[str], contenders: list[str], size: str, device: str, 
                 if is_timed:
                     alone.mark()
                     whole.mark()
-            row = {"size": size, "task": name, "contender": who,
-                   "step_ms": f"{whole.median():.4g}", "optimizer_ms": f"{alone.median():.4g}"}
+            row = {
+                "size": size,
+                "task": name,
+                "contender": who,
+                "step_ms": f"{whole.median():.4g}",
+                "optimizer_ms": f"{alone.median():.4g}",
+            }
             print(row, flush=True)
             append_row(out, row | described(device))  # fmt: skip
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from training_saddles import median_interval
-from training_summary import GOOD, octaves
 from training_summary import Curve as RateCurve
+from training_summary import octaves
 
 Rows = list[dict[str, Any]]
 SCHEDULES = ("constant", "cosine")
@@ -110,8 +110,7 @@ class Losses:
         return [statistics.fmean(map(float, values)) for values in zip(*found, strict=True)]
 
     def share_until(self, level: float) -> float:
-        """The share of the steps until the curve is at the level, interpolated; infinite if it never
-        is."""
+        """The share of the steps until the curve is at the level, interpolated; or infinity."""
         before, points = math.inf, self.points()
         for i, point in enumerate(points):
             if point <= level:

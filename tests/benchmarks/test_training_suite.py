@@ -15,9 +15,9 @@ import torch
 from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-running, contenders, data, grown, networks, summary, tasks = (
-    importlib.import_module(f"suite.{name}")
-    for name in ("running", "contenders", "data", "grown", "networks", "summary", "tasks")
+ROOMS = ("running", "contenders", "data", "grown", "networks", "separation", "summary", "tasks")
+running, contenders, data, grown, networks, separation, summary, tasks = (
+    importlib.import_module(f"suite.{name}") for name in ROOMS
 )
 sys.path.remove(str(ROOT / "benchmarks"))
 TASKS, CONTENDERS = tasks.TASKS, contenders.CONTENDERS
@@ -128,6 +128,24 @@ def test_growing_keeps_the_function(
     assert count[1] > count[0]
 
 
+def test_separation_has_a_row_for_each_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    monkeypatch.setattr(grown, "FOLDER", tmp_path)
+    monkeypatch.setattr(separation, "SETTINGS", separation.SETTINGS[:1])
+    running.load_data.cache_clear()
+    out = tmp_path / "rows.csv"
+    separation.main(["--size", "tiny", "--steps", "60", "--seeds", "0", "--out", str(out)])
+    found = _read(out)
+    looks = 60 // separation.EVERY + 1
+    assert len(found) == len(separation.RULES) * looks
+    for row in found:
+        assert float(row["distance"]) > 0
+        assert float(row["predicted_rate"]) > 0
+    running.load_data.cache_clear()
+
+
 def test_derivatives_of_a_field_are_those_of_autograd() -> None:
     torch.manual_seed(0)
     field = networks.make_field({"width": 5, "layers": 3}).double()
@@ -144,7 +162,7 @@ def test_the_solution_has_no_residual() -> None:
 
     class Exact(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (torch.sin(math.pi * x[:, :1]) * torch.sin(4 * math.pi * x[:, 1:]))
+            return torch.sin(math.pi * x[:, :1]) * torch.sin(4 * math.pi * x[:, 1:])
 
     def exact(field: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         value = field(x).squeeze(1)

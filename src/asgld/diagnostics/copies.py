@@ -116,9 +116,9 @@ class Copies:
             ]
         return [
             f"The curvature along their differences is {self.curvature:.3g}, negative: copies that "
-            "differ part on their own.",
-            f"At lr={self.lr:g}, with one D per coordinate, differences grow by a factor of e in "
-            f"{1 / self.rate:.3g} steps at the fastest.",
+            "differ can part on their own.",
+            f"At lr={self.lr:g}, with one D per coordinate, a difference grows by a factor of e in "
+            f"{1 / self.rate:.3g} steps at the fastest; with batches most grow far slower.",
         ]
 
     def _said_of_noise(self) -> list[str]:
