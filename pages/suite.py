@@ -247,9 +247,10 @@ def _others(suite: Suite) -> Values:
         numbers[f"held.{task}.default"] = (
             f"{max(suite.of(task, OURS, s).ratio_at(4e-3) for s in SCHEDULES):.2f}"
         )
-    costs = [100 * (x - 1) for x in suite.ratios(["linear"], COORDINATE, OURS)]
-    for key, cost in (("low", min(costs)), ("high", max(costs))):
-        numbers[f"held.linear.cost.{key}"] = f"{cost:.0f}"
+    cost = max(suite.ratios(["linear"], COORDINATE, OURS))
+    dip, base = (suite.of("linear", name, "constant") for name in (COORDINATE, ADAMW))
+    numbers["held.linear.dip"] = f"{summary.ratio(dip.by_rate[8e-3], base.best):.1f}"
+    numbers["held.linear.cost"] = f"{100 * (cost - 1):.0f}"
     return Values(numbers, tables)
 
 
