@@ -45,7 +45,8 @@ NEAR = 1.05  # how far above its best loss a default lr may end
 def values() -> Values:
     rows = summary.read_rows(RESULTS / "training_suite.csv")
     suite = Suite(rows)
-    parts = [_best(suite), _rates(suite), _times(suite), _others(suite), _grown(suite), _separation()]
+    parts = [part(suite) for part in (_best, _rates, _times, _others, _grown)]
+    parts.append(_separation())
     numbers = {"suite.runs": f"{len(rows):,}"}
     tables: dict[str, str] = {}
     for part in parts:

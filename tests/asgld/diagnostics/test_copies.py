@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import asgld
-from asgld.diagnostics import Copies, copies
+from asgld.diagnostics import Copies, copies, symmetry
 
 LR, STEPS = 0.01, 50
 
@@ -39,9 +39,9 @@ def advise(model: nn.Module, batches: Any = VECTORS, **options: Any) -> Copies:
     return asgld.calibrate_copies(hessian(model, batches), **{"lr": LR, "steps": STEPS, **options})
 
 
-def average_of(source: asgld.ModelHessian) -> copies._Average:
+def average_of(source: asgld.ModelHessian) -> symmetry.Average:
     _, weights = copies._look(source)
-    return copies._Average(copies._find(weights), copies._selected(source))
+    return symmetry.Average(symmetry.find_symmetry(weights), copies._selected(source))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -174,13 +174,13 @@ def test_rows_that_differ_in_bits_are_told_apart() -> None:
     rows = torch.cat([rows, torch.tensor([[0.0], [-0.0], [0.0]]).double().expand(3, 6)])
     for dtype in (torch.float64, torch.float32):
         expected = [0, 1, 2 if dtype == torch.float64 else 0, 1, 0, 5, 6, 5]
-        assert copies._equal_rows(copies._bits(rows.to(dtype))).tolist() == expected
+        assert symmetry._equal_rows(symmetry._bits(rows.to(dtype))).tolist() == expected
 
 
 def test_rows_of_equal_hash_are_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.tensor([[1.0], [2.0], [1.0], [2.0]])
-    monkeypatch.setattr(copies, "_codes", lambda bits: torch.zeros(len(bits), dtype=torch.int64))
-    assert copies._equal_rows(copies._bits(rows)).tolist() == [0, 1, 0, 3]
+    monkeypatch.setattr(symmetry, "_codes", lambda bits: torch.zeros(len(bits), dtype=torch.int64))
+    assert symmetry._equal_rows(symmetry._bits(rows)).tolist() == [0, 1, 0, 3]
 
 
 # ----------------------------------------------------------------------------------------------
