@@ -142,8 +142,16 @@ def _choices(suite: Suite) -> str:
             if TASKS[task].is_low_rank
             else ("`NetworkASGLD(model)`")
         )
-        lines.append([TASKS[task].title, use, *cells])
-    header = ["your network", "use", "`NetworkASGLD(model)`", "its coordinates", "Muon + AdamW"]
+        rates = [suite.of(task, OURS, schedule).best_lr for schedule in SCHEDULES]
+        lines.append([TASKS[task].title, use, *cells, " and ".join(f"{lr:g}" for lr in rates)])
+    header = [
+        "your network",
+        "use",
+        "`NetworkASGLD(model)`",
+        "its coordinates",
+        "Muon + AdamW",
+        "best lr, constant and cosine",
+    ]
     return table(header, lines)  # fmt: skip
 
 
@@ -187,7 +195,9 @@ def _times(suite: Suite) -> Values:
         for row in read("training_step_time")
         if row["size"] == "full"
     }
-    lines, steps, clock = [], [], []
+    lines = []
+    steps: dict[str, list[float]] = {MUON: [], OURS: []}
+    clock: dict[str, list[float]] = {MUON: [], OURS: []}
     for task in named("suite"):
         for schedule in SCHEDULES:
             level = suite.of(task, ADAMW, schedule).points()[-1]
@@ -196,23 +206,23 @@ def _times(suite: Suite) -> Values:
                 share = suite.of(task, name, schedule).share_until(level)
                 spent = share * ms[task, name] / ms[task, ADAMW]
                 cells += ["never" if math.isinf(x) else f"{x:.2f}" for x in (share, spent)]
-                if name == OURS:
-                    steps.append(share)
-                    clock.append(spent)
+                steps[name].append(share)
+                clock[name].append(spent)
             lines.append([f"{TASKS[task].title}, {schedule}", *cells])
     header = ["", "AdamW, ms", "Muon, ms", "coordinates, ms", "ours, ms", "Muon: steps",
               "Muon: time", "**ours: steps**", "**ours: time**"]  # fmt: skip
     large = "gpt-large"
     numbers = {
-        "suite.until.steps": f"{statistics.median(steps):.2f}",
-        "suite.until.time": f"{statistics.median(clock):.2f}",
-        "suite.until.slower": str(sum(x > 1.0 for x in clock)),
         "suite.step.least": f"{min(ms[t, OURS] / ms[t, ADAMW] for t in named('suite')):.1f}",
         "suite.step.most": f"{max(ms[t, OURS] / ms[t, ADAMW] for t in named('suite')):.1f}",
         "large.ms": f"{ms[large, OURS]:.0f}",
         "large.ms.adamw": f"{ms[large, ADAMW]:.0f}",
         "large.ms.muon": f"{ms[large, MUON]:.0f}",
     }
+    for key, name in (("", OURS), (".muon", MUON)):
+        numbers[f"suite.until.steps{key}"] = f"{statistics.median(steps[name]):.2f}"
+        numbers[f"suite.until.time{key}"] = f"{statistics.median(clock[name]):.2f}"
+        numbers[f"suite.until.slower{key}"] = str(sum(x > 1.0 for x in clock[name]))
     return Values(numbers, {"suite.times": table(header, lines)})
 
 
@@ -262,11 +272,12 @@ def _grown(suite: Suite) -> Values:
         ours = suite.of(task, "matrix-calibrated", "cosine")
         found = {
             name: suite.of(task, name, "cosine")
-            for name in (ADAMW, MUON, "coordinate-calibrated", OURS)
+            for name in (ADAMW, MUON, "coordinate-calibrated", "matrix-quiet", OURS)
         }
         losses = {
             "": found[ADAMW], "muon": found[MUON], "hand": by_hand,
-            "coordinate": found["coordinate-calibrated"], "default": found[OURS], "ours": ours,
+            "coordinate": found["coordinate-calibrated"], "quiet": found["matrix-quiet"],
+            "default": found[OURS], "ours": ours,
         }  # fmt: skip
         least = min(of_curve.mean() for of_curve in losses.values())
         cells = [
@@ -284,12 +295,21 @@ def _grown(suite: Suite) -> Values:
         numbers[f"grown.{key}.adamw"] = (
             f"{100 * (1 - summary.ratio(ours.best, found[ADAMW].best)):.0f}"
         )
+        alone = summary.ratio(found[OURS].best, found["matrix-quiet"].best)
+        numbers[f"grown.{key}.alone"] = f"{100 * (alone - 1):+.1f}"
         change = summary.ratio(ours.best, found[OURS].best)
         numbers[f"grown.{key}.noise"] = f"{100 * (change - 1):+.1f}"
     numbers["grown.wins"] = str(wins)
+    # The best noise by hand at an lr beyond the grid, on a processor.
+    beyond = [
+        summary.ratio(found.by_rate[1.6e-2], found.by_rate[8e-3])
+        for found in Suite(summary.read_rows(RESULTS / "training_grown_check.csv")).curves.values()
+    ]
+    for key, value in (("low", min(beyond)), ("high", max(beyond))):
+        numbers[f"grown.beyond.{key}"] = f"{100 * (value - 1):+.1f}"
     header = ["test loss", "AdamW", "Muon + AdamW", "AdamW, best noise by hand",
-              "ours, coordinates, calibrated", "ours, default noise", "**ours, calibrated**",
-              "AdamW: distance", "by hand: distance", "ours: distance"]  # fmt: skip
+              "ours, coordinates, calibrated", "ours, no noise", "ours, default noise",
+              "**ours, calibrated**", "AdamW: distance", "by hand: distance", "ours: distance"]  # fmt: skip
     return Values(numbers, {"grown": table(header, lines)})
 
 

@@ -64,12 +64,20 @@ def tables(more: str | None) -> tuple[dict[str, Task], dict[str, Contender]]:
     """The tables, and those of a file, if one is given."""
     if more is None:
         return TASKS, CONTENDERS
+    if not Path(more).is_file():
+        sys.exit(f"--more {more}: there is no such file")
     spec = importlib.util.spec_from_file_location("more", more)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return TASKS | getattr(module, "TASKS", {}), CONTENDERS | getattr(module, "CONTENDERS", {})
+    found = getattr(module, "TASKS", {}), getattr(module, "CONTENDERS", {})
+    if not any(found):
+        sys.exit(f"{more} has neither TASKS nor CONTENDERS")
+    for known, new in zip((TASKS, CONTENDERS), found, strict=True):
+        if taken := known.keys() & new.keys():
+            sys.exit(f"{more} names {', '.join(sorted(taken))}, which the suite has: rename it")
+    return TASKS | found[0], CONTENDERS | found[1]
 
 
 @functools.cache
@@ -243,6 +251,22 @@ class Plan:
         default = [] if contender.default_lr is None else [contender.default_lr]
         for lr in dict.fromkeys(near + default):
             yield from (Job(*curve, lr, seed) for seed in (first, *others))
+
+
+def drop_half_line(path: Path) -> None:
+    """A run that was killed may have left a line without its end."""
+    if path.exists() and not (text := path.read_text()).endswith("\n"):
+        path.write_text(text[: text.rfind("\n") + 1])
+
+
+def refuse_stale(rows: list[dict[str, Any]], tasks: dict[str, Task], size: str, out: Path) -> None:
+    """Rows of a task that had another length say nothing of the task as it is now."""
+    for row in rows:
+        task = tasks.get(row["task"])
+        steps = task and str(task.sizes(size)["steps"])
+        if task and row["diverged"] == "False" and row["steps"] != steps:
+            sys.exit(f"{out} has rows of {row['task']} with {row['steps']} steps, not {steps}: "
+                     "give another --out, or remove them")  # fmt: skip
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
@@ -424,6 +448,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.prepare:
         sources.prepare()
         return
+    if given.out is None and not given.table and (given.more or given.size == "tiny"):
+        sys.exit("--more and --size tiny need --out: the committed results are of the suite itself")
     out = given.out or RESULTS / ("training_step_time.csv" if given.time else "training_suite.csv")
     if not given.table:
         begun, (known, contenders) = time.time(), tables(given.more)
@@ -449,7 +475,9 @@ def main(arguments: list[str] | None = None) -> None:
                 for schedule in schedules
                 if schedule in contenders[name].schedules
             }
+            drop_half_line(out)
             rows = [row for row in summary.read_rows(out) if row["size"] == given.size]
+            refuse_stale(rows, known, given.size, out)
             lrs = [float(lr) for lr in given.lrs.split(",")] if given.lrs else None
             plan = Plan(curves, [int(seed) for seed in given.seeds.split(",")], lrs, rows,
                         given.brief)  # fmt: skip
@@ -459,3 +487,5 @@ def main(arguments: list[str] | None = None) -> None:
             left = given.seconds - (time.time() - begun)
             run_plan(plan, out, given.size, device, workers, left, given.more)
     print(summary.table([row for row in summary.read_rows(out) if row["size"] == given.size]))
+    if not given.table and plan.given_up:
+        sys.exit(f"{len(plan.given_up)} trainings failed")

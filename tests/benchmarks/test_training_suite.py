@@ -208,7 +208,8 @@ def test_an_error_ends_one_run_only(
 
     monkeypatch.setitem(CONTENDERS, "bad", contenders.Contender("bad", fail))
     once = ("--tasks", "factorization", "--schedules", "cosine")
-    _run(tmp_path / "rows.csv", *once, "--contenders", "bad,adamw")
+    with pytest.raises(SystemExit, match="1 trainings failed"):
+        _run(tmp_path / "rows.csv", *once, "--contenders", "bad,adamw")
     assert [row["contender"] for row in _read(tmp_path / "rows.csv")] == ["adamw"]
     assert "FAILED: RuntimeError: of no use" in capsys.readouterr().out
 
@@ -251,6 +252,35 @@ def test_tasks_and_contenders_of_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     more = ("--contenders", "plain", "--more", str(file), "--schedules", "constant")
     _run(out, "--tasks", "short,factorization", *more)
     assert [row["task"] for row in _read(out)] == ["short"]
+
+
+def test_a_file_must_not_replace_what_the_suite_has(tmp_path: Path) -> None:
+    for text, message in (
+        ("TASKS = {'gpt': None}", "names gpt, which the suite has"),
+        ("A = 1", "has neither TASKS nor CONTENDERS"),
+    ):
+        file = tmp_path / f"more_{len(text)}.py"
+        file.write_text(text)
+        with pytest.raises(SystemExit, match=message):
+            _run(tmp_path / "rows.csv", "--more", str(file))
+    with pytest.raises(SystemExit, match="no such file"):
+        _run(tmp_path / "rows.csv", "--more", str(tmp_path / "none.py"))
+    with pytest.raises(SystemExit, match="need --out"):
+        running.main(["--size", "tiny"])
+
+
+def test_rows_of_another_length_are_refused_and_half_a_line_is_dropped(tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    once = ("--tasks", "factorization", "--schedules", "cosine", "--contenders", "adamw")
+    _run(out, *once)
+    whole = out.read_text()
+    out.write_text(whole + "tiny,factorization,mu")
+    _run(out, *once)
+    assert out.read_text() == whole
+    (row,) = _read(out)
+    out.write_text(whole.replace(f",{row['steps']},", ",7,", 1))
+    with pytest.raises(SystemExit, match="with 7 steps, not 10"):
+        _run(out, *once)
 
 
 @pytest.mark.parametrize(

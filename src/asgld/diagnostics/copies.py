@@ -19,7 +19,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable
+import numbers
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ from asgld.curvature.lanczos import Krylov
 from asgld.curvature.operator import SymmetricOperator
 from asgld.diagnostics.symmetry import Average, Weights, find_symmetry
 from asgld.optim import NetworkASGLD, network_groups
+from asgld.optim.rule import SHAPES
 
 # How far all noise together carries a weight, in units of the weights' size.
 SIZE = 0.3
@@ -43,6 +45,8 @@ _FLOOR = 1e-8
 # error is of second order in it. Products that may be spent, and memory for their vectors.
 _ACCURACY, _ACCURACY_OF_WIDTH = 2e-3, 1e-5
 _MAX_HVP, _MAX_BYTES = 300, 2**31
+# Other dtypes are too coarse for a curvature.
+_PRECISE = (torch.float32, torch.float64)
 # A product is rounding if it is so small, relative to usual ones, in units in the last place.
 _ROUNDING = 1000
 _SHOWN = 3
@@ -61,7 +65,8 @@ class Copies:
     noise        of each parameter with copies, by name
     counts       of each parameter with copies: how many slices, along all dimensions, are
                  copies, and how many of these are distinct; a copied parameter is a slice
-    curvature    the smallest along differences of copies; None without copies or a Hessian
+    curvature    the smallest along differences of copies; None without copies or a Hessian, and
+                 in half precision
     rate         the fastest differences grow like exp(rate k) in k steps with one D per
                  coordinate, as long as gradients and curvature stay as in the batches; 0
                  where the curvature is not negative, None where it is None
@@ -91,14 +96,16 @@ class Copies:
             "Copies get equal gradients, so without noise they stay equal.",
             *self._said_of_curvature(),
             f"Noise that adds up to {self.size:g} of the size of these weights in {self.steps} "
-            f"steps at lr={self.lr:g}:",
+            f"steps at lr={self.lr:g}, and no less than the default:",
             *self._said_of_noise(),
         ]
         return "\n".join(lines)
 
     def _said_of_curvature(self) -> list[str]:
         if self.curvature is None or self.rate is None:
-            return ["The curvature was not measured: that needs a ModelHessian."]
+            return [
+                "The curvature was not measured: it needs a ModelHessian in float32 or float64."
+            ]
         if self.rate == 0.0:
             return [
                 f"The curvature along their differences is {self.curvature:.3g}, not negative: "
@@ -142,8 +149,11 @@ def calibrate_copies(
               = size \cdot w,
 
     s_k being the schedule's factor of lr, but no less than the default noise. The noise is rounded
-    to a power of sqrt(2) times the default, so that groups are few. All other parameters keep the
-    default. Nothing of the model is changed.
+    to a power of sqrt(2) times the default, so that groups are few. All elements of a parameter get
+    its noise, those that are no copies too. All other parameters keep the default, norms among
+    them. Nothing of the model is changed.
+
+    To resume, save `noise`: the same groups come from `network_groups(model, noise=noise)`.
 
     The curvature and `rate` are for reading; the noise does not depend on them. Both are estimates
     from one side: the chance of few batches looks like negative curvature, and training turns the
@@ -177,26 +187,44 @@ def calibrate_copies(
         {'0.weight': (6, 3), '0.bias': (6, 3), '2.weight': (6, 3)}
         >>> optimizer = asgld.NetworkASGLD(advice.groups, lr=4e-3)
     """
+    lr, size = _number("lr", lr), _number("size", size)
     require(0.0 < lr < math.inf, "lr", lr, "a positive finite number")
-    require(isinstance(steps, int) and steps >= 1, "steps", steps, "a positive integer")
+    require(
+        isinstance(steps, numbers.Integral) and steps >= 1, "steps", steps, "a whole number >= 1"
+    )
     require(0.0 <= size < math.inf, "size", size, "a finite number of at least 0")
+    require(
+        shape is None or shape in SHAPES, "shape", shape, f"one of {', '.join(SHAPES)}, or None"
+    )
+    if schedule is not None and not callable(schedule):
+        raise TypeError(
+            f"schedule is {type(schedule).__name__}: need a function of the step that returns the "
+            "factor of lr, as LambdaLR takes"
+        )
     if not isinstance(source, ModelHessian | nn.Module):
         raise TypeError(f"source is {type(source).__name__}: need a ModelHessian or a model")
     shape = "polar-row" if shape is None else shape
-    unit = _sum_of_noise(lr, steps, schedule)
+    unit = _sum_of_noise(lr, int(steps), schedule)
     model = source.model if isinstance(source, ModelHessian) else source
-    groups = network_groups(model, shape)
     squares, weights = _look(source)
     symmetry = find_symmetry(weights)
     noise = {name: _noise(weights.size(name), unit, size) for name in symmetry.counts}
     curvature = rate = None
-    if noise and isinstance(source, ModelHessian):
+    if noise and isinstance(source, ModelHessian) and source.dtype in _PRECISE:
         average = Average(symmetry, _selected(source))
         curvature = _smallest(source, average, torch.ones_like(squares), seed)
         scaled = _smallest(source, average, _quarter_root(average(squares)), seed)
         rate = lr * max(0.0, -scaled)
-    split = [part for group in groups for part in _split(group, noise)]
-    return Copies(lr, steps, size, shape, noise, symmetry.counts, curvature, rate, split)
+    louder = {name: level for name, level in noise.items() if level > _DEFAULT_NOISE}
+    groups = network_groups(model, shape, noise=louder)
+    return Copies(lr, int(steps), size, shape, noise, symmetry.counts, curvature, rate, groups)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r}: need a number") from None
 
 
 def _listed(told: list[str]) -> str:
@@ -223,19 +251,6 @@ def _noise(weight: float, unit: float, size: float) -> float:
     if wanted <= 1.0:
         return _DEFAULT_NOISE
     return float(_DEFAULT_NOISE * 2.0 ** (round(2.0 * math.log2(wanted)) / 2.0))
-
-
-def _split(group: dict[str, Any], noise: dict[str, float]) -> Iterable[dict[str, Any]]:
-    """Groups with one level of noise each; the default is for the optimizer to know."""
-    knobs = {key: group[key] for key in group if key not in ("params", "param_names")}
-    parts: dict[float, dict[str, Any]] = {}
-    for name, p in zip(group["param_names"], group["params"], strict=True):
-        level = noise.get(name, _DEFAULT_NOISE)
-        own = {} if level == _DEFAULT_NOISE else {"noise": level}
-        part = parts.setdefault(level, {"params": [], "param_names": [], **knobs, **own})
-        part["params"].append(p)
-        part["param_names"].append(name)
-    return parts.values()
 
 
 # --- What is looked at ---

@@ -225,7 +225,9 @@ def _bits(rows: Tensor) -> Tensor:
     """Rows as integers of at most 32 bits: with 64, two signs would cancel in a sum of odd
     multiples."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
-    return rows.contiguous().view(kinds[rows.element_size()])
+    # Flat, since a column of one element may count as contiguous with any stride.
+    flat = rows.contiguous().flatten().view(kinds[rows.element_size()])
+    return flat.view(len(rows), -1)
 
 
 def _codes(bits: Tensor) -> Tensor:

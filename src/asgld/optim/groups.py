@@ -8,7 +8,7 @@ The shape of a weight does not tell which is which, so this module looks at the 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ def network_groups(
     *,
     matrices: Iterable[str] = (),
     coordinates: Iterable[str] = (),
+    noise: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters of a model into groups for :class:`asgld.NetworkASGLD`.
 
@@ -47,6 +48,8 @@ def network_groups(
         shape: of D for hidden matrices; "coordinate" gives one group of all parameters.
         matrices: patterns (`fnmatch`) of names that are hidden matrices.
         coordinates: patterns of names that are not. The patterns here come first.
+        noise: of parameters with a noise of their own, by name, as `calibrate_copies` finds it.
+            Parameters of equal noise share a group.
 
     Example:
         >>> import torch, asgld
@@ -62,8 +65,11 @@ def network_groups(
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
         raise ValueError("the model has no parameter that requires a gradient")
+    levels = {canonical_name(name): float(level) for name, level in (noise or {}).items()}
+    if unknown := levels.keys() - {canonical_name(name) for name, _ in named}:
+        raise ValueError(f"noise names {sorted(unknown)[0]!r}: the model trains no such parameter")
     if shape == "coordinate":
-        return [_group(named, shape=shape)]
+        return _split(named, levels, shape=shape)
     asked, declined = (
         (patterns,) if isinstance(patterns, str) else tuple(patterns)
         for patterns in (matrices, coordinates)
@@ -82,16 +88,25 @@ def network_groups(
         if not any(fnmatch.fnmatchcase(canonical_name(name), pattern) for name, _ in named):
             raise ValueError(f"the pattern {pattern!r} matches no parameter of the model")
     # Matrices first, and those that hold several after the others.
-    return [
-        _group(groups[blocks], shape=shape, blocks=blocks)
-        if blocks
-        else _group(groups[blocks], shape="coordinate")
-        for blocks in sorted(groups, key=lambda blocks: (blocks == 0, blocks))
-    ]
+    split: list[dict[str, Any]] = []
+    for blocks in sorted(groups, key=lambda blocks: (blocks == 0, blocks)):
+        knobs = {"shape": shape, "blocks": blocks} if blocks else {"shape": "coordinate"}
+        split += _split(groups[blocks], levels, **knobs)
+    return split
 
 
-def _group(named: Sequence[tuple[str, Tensor]], **knobs: Any) -> dict[str, Any]:
-    return {"params": [p for _, p in named], "param_names": [name for name, _ in named], **knobs}
+def _split(
+    named: Sequence[tuple[str, Tensor]], levels: dict[str, float], **knobs: Any
+) -> list[dict[str, Any]]:
+    """Return groups with these knobs, one for each level of noise; most have no level."""
+    groups: dict[float | None, dict[str, Any]] = {}
+    for name, p in named:
+        level = levels.get(canonical_name(name))
+        own = {} if level is None else {"noise": level}
+        group = groups.setdefault(level, {"params": [], "param_names": [], **knobs, **own})
+        group["params"].append(p)
+        group["param_names"].append(name)
+    return list(groups.values())
 
 
 def _hidden_matrices(model: nn.Module) -> dict[Tensor, int]:

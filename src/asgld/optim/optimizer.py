@@ -261,8 +261,9 @@ class ASGLD(Optimizer):
                 what = "contains a parameter group that doesn't match the size of optimizer's group"
             raise ValueError(
                 f"loaded state dict {what}: the state has groups of {lengths} parameters, the "
-                f"optimizer of {own_lengths}. Make the same groups first; a state of bare "
-                "parameters fits NetworkASGLD(model, shape='coordinate')"
+                f"optimizer of {own_lengths}. Make the same groups first: a state of bare "
+                "parameters fits NetworkASGLD(model, shape='coordinate'); one that was calibrated "
+                "by calibrate_copies fits network_groups(model, noise=...)"
             )
         states: list[tuple[Tensor, dict[str, Any]]] = []
         for i, (group, saved_group) in enumerate(zip(self.param_groups, groups, strict=True)):

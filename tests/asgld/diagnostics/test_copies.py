@@ -516,7 +516,8 @@ def test_ranks_find_what_one_process_finds(tmp_path: Path) -> None:
     [
         ({"lr": 0.0}, r"lr=0\.0: need a positive"),
         ({"lr": math.inf}, "lr=inf"),
-        ({"steps": 0}, "steps=0: need a positive integer"),
+        ({"steps": 0}, "steps=0: need"),
+        ({"steps": 2.5}, "steps=2.5: need"),
         ({"size": -1.0}, r"size=-1\.0"),
         ({"schedule": lambda step: 0.0}, "schedule: need finite factors"),
         ({"shape": "round"}, "round"),
@@ -540,3 +541,54 @@ def test_gradients_that_say_nothing_are_refused() -> None:
         asgld.calibrate_copies(model, lr=LR, steps=STEPS)
     with pytest.raises(TypeError, match="need a ModelHessian or a model"):
         asgld.calibrate_copies([model], lr=LR, steps=STEPS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": "fast"}, "lr='fast': need a number"),
+        ({"size": None}, "size=None: need a number"),
+        ({"schedule": 0.5}, "schedule is float: need a function"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        advise(widened(2), **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_layer_of_one_output_is_no_trouble(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).to(dtype)
+    model(torch.ones(2, 4, dtype=dtype)).square().mean().backward()
+    assert asgld.calibrate_copies(model, lr=torch.tensor([LR]), steps=STEPS).noise == {}
+
+
+def test_half_precision_has_copies_and_no_curvature() -> None:
+    half = [(x.bfloat16(), y.bfloat16()) for x, y in VECTORS]
+    advice = advise(widened(2).bfloat16(), half)
+    assert advice.counts == advise(widened(2)).counts
+    assert advice.curvature is None
+    assert "not measured" in str(advice)
+
+
+def test_a_run_is_resumed_with_the_noise_that_was_saved() -> None:
+    """Copies that are apart are not found again, so the noise is saved with the checkpoint."""
+    model = widened(2)
+    advice = advise(model)
+    optimizer = asgld.NetworkASGLD(advice.groups, lr=LR)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
+        for _ in range(count):
+            backward(model)
+            optimizer.step()
+
+    train(model, optimizer, 3)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), advice.noise))
+    train(model, optimizer, 3)
+    again = widened(2)
+    again.load_state_dict(saved[0])
+    resumed = asgld.NetworkASGLD(asgld.network_groups(again, noise=saved[2]), lr=LR)
+    resumed.load_state_dict(saved[1])
+    train(again, resumed, 3)
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(p, q)

@@ -131,6 +131,8 @@ def test_patterns_override_the_split() -> None:
     assert _split(_mlp(), coordinates=["0.*"]) == {"2.weight": 1}
     with pytest.raises(ValueError, match=r"'7.weight' matches no parameter"):
         asgld.network_groups(_mlp(), coordinates=["7.weight"])
+    with pytest.raises(ValueError, match=r"noise names '7\.weight'"):
+        asgld.network_groups(_mlp(), noise={"7.weight": 1.0})
     assert _split(_mlp(), coordinates="0.weight") == {"2.weight": 1}
     with pytest.raises(TypeError, match="need a model"):
         asgld.network_groups(_mlp().parameters())  # type: ignore[arg-type]
