@@ -309,7 +309,8 @@ def _grown(suite: Suite) -> Values:
         numbers[f"grown.beyond.{key}"] = f"{100 * (value - 1):+.1f}"
     header = ["test loss", "AdamW", "Muon + AdamW", "AdamW, best noise by hand",
               "ours, coordinates, calibrated", "ours, no noise", "ours, default noise",
-              "**ours, calibrated**", "AdamW: distance", "by hand: distance", "ours: distance"]  # fmt: skip
+              "**ours, calibrated**", "AdamW: distance", "by hand: distance",
+              "ours: distance"]  # fmt: skip
     return Values(numbers, {"grown": table(header, lines)})
 
 
