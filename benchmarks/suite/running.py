@@ -326,8 +326,7 @@ def run_plan(plan: Plan, out: Path, size: str, device: str, workers: int, second
 def described(device: str) -> dict[str, str]:
     """Hardware, versions and command, as every row has them; the name of the GPU by nvidia-smi, as
     this process must not open the device."""
-    found = environment() if device == "cpu" else environment(_gpu_name())
-    return found
+    return environment(None if device == "cpu" else _gpu_name())
 
 
 def _gpu_name() -> str:
