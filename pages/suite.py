@@ -39,6 +39,7 @@ AGAINST = (
     ("ours, noise / no noise", "noise", OURS, "matrix-quiet"),
     ("ours, coordinates, noise / no noise", "", COORDINATE, "coordinate-quiet"),
 )
+SIZES = ("0.1", "0.3", "1")
 NEAR = 1.05  # how far above its best loss a default lr may end
 
 
@@ -46,7 +47,7 @@ def values() -> Values:
     rows = summary.read_rows(RESULTS / "training_suite.csv")
     suite = Suite(rows)
     parts = [part(suite) for part in (_best, _rates, _times, _others, _grown)]
-    parts.append(_separation())
+    parts += [_sizes(), _separation()]
     numbers = {"suite.runs": f"{len(rows):,}"}
     tables: dict[str, str] = {}
     for part in parts:
@@ -300,6 +301,14 @@ def _grown(suite: Suite) -> Values:
         change = summary.ratio(ours.best, found[OURS].best)
         numbers[f"grown.{key}.noise"] = f"{100 * (change - 1):+.1f}"
     numbers["grown.wins"] = str(wins)
+    task = "grown-mlp-few"  # the pilot, at the default lr and at the best of three
+    ours = suite.of(task, "matrix-calibrated", "cosine")
+    _, by_hand = figures.best_by_hand(suite, task)
+    at_default = ours.by_rate[CONTENDERS[OURS].default_lr or 0.0]
+    for key, found in (("default", at_default), ("best", ours.best)):
+        numbers[f"pilot.{key}"] = f"{100 * (summary.ratio(found, by_hand.best) - 1):+.0f}"
+    base = suite.of(task, ADAMW, "cosine").best
+    numbers["pilot.adamw"] = f"{100 * (summary.ratio(at_default, base) - 1):+.0f}"
     # The best noise by hand at an lr beyond the grid, on a processor.
     beyond = [
         summary.ratio(found.by_rate[1.6e-2], found.by_rate[8e-3])
@@ -312,6 +321,18 @@ def _grown(suite: Suite) -> Values:
               "**ours, calibrated**", "AdamW: distance", "by hand: distance",
               "ours: distance"]  # fmt: skip
     return Values(numbers, {"grown": table(header, lines)})
+
+
+def _sizes() -> Values:
+    """The grid from which the size of the noise was chosen: best of two lr, one seed."""
+    suite = Suite(summary.read_rows(RESULTS / "training_grown_sizes.csv"))
+    lines = []
+    for title, rule, start in (("matrices", "polar", OURS), ("coordinates", "coord", COORDINATE)):
+        for name, size in ((start, "default noise"), *((f"{rule}-rho-{x}", x) for x in SIZES)):
+            losses = [suite.of(task, name, "cosine").mean() for task in named("grown")]
+            lines.append([f"{title}, {size}", *(f"{loss:.4g}" for loss in losses)])
+    header = ["test loss", *(TASKS[task].title for task in named("grown"))]
+    return Values({}, {"grown.sizes": table(header, lines)})
 
 
 def _separation() -> Values:

@@ -43,7 +43,8 @@ NUM_POINTS = 10
 NUM_BATCHES = 4
 # Optimizers whose steps are timed alone, and how many steps.
 TIMED, TIMED_STEPS = ("adamw", "muon", "coordinate", "matrix"), 30
-PARTS = {None: "suite", "held-back": "held back", "large": "large", "grown": "grown"}
+PARTS = {None: "suite", "held-back": "held back"}
+PARTS |= {part: part for part in ("large", "grown", "pilot")}
 KEYS = ("size", "task", "contender", "schedule", "lr", "seed")
 
 
@@ -470,7 +471,7 @@ def main(arguments: list[str] | None = None) -> None:
                 for task in chosen
                 for name in who
                 if task in (contenders[name].tasks or known)
-                and contenders[name].part in ("suite", known[task].part)
+                and (contenders[name].part == "suite" or known[task].watch is not None)
                 for schedule in schedules
                 if schedule in contenders[name].schedules
             }

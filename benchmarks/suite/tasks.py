@@ -39,8 +39,8 @@ class Task:
     tiny          what is smaller, to run within seconds on a CPU
     autocast      to bfloat16 on CUDA
     is_low_rank   the target has low rank: documented to want one D per coordinate
-    part          "suite"; "held back" until every default was set; "large" and "grown" run when
-                  they are asked for
+    part          "suite"; "held back" until every default was set; "large", "grown" and "pilot" run
+                  when they are asked for
     watch         another number to follow, of a network and sizes
     ============  ==========================================================================
     """
@@ -159,6 +159,13 @@ TASKS = {
          "images": NUM_IMAGES, "checks": 5},
         {"steps": 10, "base": 5, "batch": 8, "copies": 2, "images": 90, "checks": 1},
         part="grown", watch=grown.PERCEPTRON.distance,
+    ),
+    "grown-mlp-few": Task(  # half of the images and more passes over them: the first version
+        "widened MLP, few images", Images, grown.PERCEPTRON, networks.right_label,
+        {"steps": 3000, "base": 1500, "batch": 64, "inner": 8, "copies": 8,
+         "images": NUM_IMAGES // 2, "checks": 5},
+        {"steps": 10, "base": 5, "batch": 8, "copies": 2, "images": 90, "checks": 1},
+        part="pilot", watch=grown.PERCEPTRON.distance,
     ),
     "grown-layers": _grown("widened feed-forward layers", grown.LAYERS, copies=8),
     "grown-experts": _grown("experts of a dense layer", grown.EXPERTS),
