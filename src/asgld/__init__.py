@@ -2,9 +2,9 @@
 
 Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`, `PSGLD`, `NetworkASGLD`), a front door that says what it
 found (`minimize`, `Result`, `classify`), methods side by side on your own function (`compare`,
-`Comparison`), settings from measurements (`calibrate`, `calibrate_copies`), certificates
-(`CertificateTracker`), batches that grow (`GrowingBatchSampler`), and the theory, as published and
-as corrected (`theory`).
+`Comparison`), draws from a posterior with a diagnosis (`sample`, `Samples`), settings from
+measurements (`calibrate`, `calibrate_copies`), certificates (`CertificateTracker`), batches that
+grow (`GrowingBatchSampler`), and the theory, as published and as corrected (`theory`).
 
 The optimizers are loaded at once, all else when it is asked for.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from asgld import methods as methods
     from asgld import oracle as oracle
     from asgld import run as run
+    from asgld import sampling as sampling
     from asgld import scipy as scipy
     from asgld import theory as theory
     from asgld._compare import Comparison, compare
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         groups_from_gradients,
         mean_square_gradient,
     )
+    from asgld.sampling import NetworkSamples, Samples, posterior_options, sample
     from asgld.scipy import scipy_method
 
 __version__ = "0.1.0"
@@ -50,8 +52,10 @@ __all__ = [
     "Kind",
     "ModelHessian",
     "NetworkASGLD",
+    "NetworkSamples",
     "Point",
     "Result",
+    "Samples",
     "accumulate",
     "calibrate",
     "calibrate_copies",
@@ -62,6 +66,8 @@ __all__ = [
     "mean_square_gradient",
     "minimize",
     "network_groups",
+    "posterior_options",
+    "sample",
     "scipy_method",
     "theory",
 ]
@@ -80,10 +86,21 @@ _LAZY = {
         "groups_from_gradients",
         "mean_square_gradient",
     ),
+    "sampling": ("NetworkSamples", "Samples", "posterior_options", "sample"),
     "scipy": ("scipy_method",),
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names}
-_PARTS = ("curvature", "data", "diagnostics", "methods", "oracle", "run", "scipy", "theory")
+_PARTS = (
+    "curvature",
+    "data",
+    "diagnostics",
+    "methods",
+    "oracle",
+    "run",
+    "sampling",
+    "scipy",
+    "theory",
+)
 
 if not TYPE_CHECKING:  # so that type checkers still reject unknown names
 

@@ -47,6 +47,19 @@ ALLOWED: dict[str, set[str]] = {
         "oracle",
         "run",
     },
+    # draws from a density, on the loop and the optimizers
+    "sampling": {
+        "_minimize",
+        "arguments",
+        "curvature",
+        "data",
+        "methods",
+        "noise",
+        "optim",
+        "oracle",
+        "run",
+        "theory",
+    },
     "scipy": {"_minimize", "_result", "curvature", "methods", "oracle", "run"},
     # a run against theory
     "diagnostics": {"arguments", "curvature", "methods", "optim", "oracle", "theory"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,9 +75,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             raise
         _sync_folder(path.parent)
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "check the folder")
-        message = f"cannot write {str(path)!r}: {error.strerror}; {remedy}"
-        raise OSError(error.errno, message) from error
+        raise _explained(error, path) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -100,6 +99,37 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"checkpoint={str(path)!r} cannot be read ({error}); remove it to start anew"
         ) from error
     return content
+
+
+def reserve_array(path: Path, shape: tuple[int, ...]) -> None:
+    """Make a `.npy` file of nan, float64, of this shape.
+
+    Its place on the disk is taken now. A disk that is too small then is an OSError here, and not a
+    signal that kills the process where the array is written to.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                descriptor = {"descr": "<f8", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, descriptor)
+                row = np.full(math.prod(shape[1:]), np.nan).tobytes()
+                for _ in range(shape[0]):
+                    file.write(row)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _explained(error, path) from error
+
+
+def _explained(error: OSError, path: Path) -> OSError:
+    remedy = _REMEDIES.get(error.errno or 0, "check the folder")
+    return OSError(error.errno, f"cannot write {str(path)!r}: {error.strerror}; {remedy}")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,342 @@
+"""The result of `asgld.sample`: the draws, and a verdict that a person can act on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils._pytree import tree_flatten_with_path
+
+from asgld.oracle.forms import Form
+from asgld.sampling import diagnosis, pictures
+
+FloatArray = npt.NDArray[np.float64]
+
+# Limits of the verdict.
+LARGEST_RHAT, LEAST_ESS, LARGEST_BIAS = 1.01, 400.0, 0.05
+_SHOWN = 6
+
+
+@dataclass(frozen=True, eq=False)
+class StepCheck:
+    """The bias of the finite step, from chains of half the step; arrays have one entry per
+    coordinate, in units of the sd.
+
+    ==========  ===================================================================
+    field       meaning
+    ==========  ===================================================================
+    mean, sd    estimated bias of the mean and of the sd at the step that was used
+    mean_error  standard errors of these
+    sd_error    (the same)
+    ==========  ===================================================================
+    """
+
+    mean: FloatArray
+    sd: FloatArray
+    mean_error: FloatArray
+    sd_error: FloatArray
+
+    def clearest(self) -> tuple[float, str] | None:
+        """The largest bias that chance does not explain, and of what; None if there is none."""
+        found = []
+        for bias, error, of in (
+            (self.mean, self.mean_error, "mean"),
+            (self.sd, self.sd_error, "sd"),
+        ):
+            beyond = np.abs(bias) - _errors(len(bias)) * error
+            worst = int(np.nanargmax(beyond)) if np.isfinite(beyond).any() else 0
+            if beyond[worst] > 0:
+                found.append((float(bias[worst]), of))
+        return max(found, key=lambda one: abs(one[0]), default=None)
+
+    @property
+    def visible(self) -> float:
+        """The bias of a typical coordinate that would show."""
+        return _errors(len(self.mean)) * float(np.nanmedian(self.sd_error))
+
+
+def _errors(dim: int) -> float:
+    """Standard errors that the worst of `dim` normal numbers exceeds about once in 1,000."""
+    return math.sqrt(2.0 * math.log(1000.0 * dim))
+
+
+@dataclass(eq=False)
+class Samples:
+    """Draws of `asgld.sample`. ``print(samples)`` gives the verdict.
+
+    ==================  =================================================================
+    field               meaning
+    ==================  =================================================================
+    draws               (chains, draws, d): a NumPy array, or a memmap with `folder=`. Rows of a
+                        chain that left the domain are nan from there on
+    lr                  the step size, in units of the inverse curvature at the mode
+    mode                the point around which the metric was measured
+    temperatures        (d,): configurational temperatures E[u dU/du] along the directions u of
+                        the metric; 1 if the spread is right, 1.2 if it is about 10 % too wide
+    temperature_errors  (d,): their standard errors
+    noise_share         the largest part of the spread that batches would add, uncorrected; None
+                        for full gradients
+    step_check          the bias of the finite step, or None
+    gamma_part          PSGLD: size of the left out term, as a part of the drift
+    gradients           gradient-equivalents spent by all chains, with all measurements
+    sampling_gradients  those of the steps after burn-in
+    messages            one text per chain that stopped early, by its number
+    settings            the arguments and what was measured for those left open
+    notes               remarks
+    ==================  =================================================================
+    """
+
+    draws: FloatArray
+    form: Form
+    lr: float
+    mode: FloatArray
+    temperatures: FloatArray
+    temperature_errors: FloatArray
+    noise_share: float | None
+    step_check: StepCheck | None
+    gamma_part: float | None
+    gradients: float
+    sampling_gradients: float
+    messages: dict[int, str]
+    settings: dict[str, Any]
+    notes: dict[str, str] = field(default_factory=dict)
+
+    # -------------------------------------------------------------------------------- numbers
+
+    @cached_property
+    def whole(self) -> FloatArray:
+        """The draws of the chains that came to their end."""
+        lost = set(self.messages)
+        if not lost:
+            return self.draws
+        return np.asarray(self.draws)[[c for c in range(len(self.draws)) if c not in lost]]
+
+    @cached_property
+    def mean(self) -> FloatArray:
+        return self._over_draws(lambda rows: rows.mean(0))
+
+    @cached_property
+    def sd(self) -> FloatArray:
+        return self._over_draws(lambda rows: rows.std(0, ddof=1))
+
+    def _over_draws(self, statistic: Any) -> FloatArray:
+        """A statistic of each coordinate, over chains and draws."""
+        rows = self.whole.reshape(-1, self.whole.shape[-1])
+        result: FloatArray = statistic(rows) if len(rows) else np.full(rows.shape[1], np.nan)
+        return result
+
+    @cached_property
+    def rhat(self) -> FloatArray:
+        """Split R-hat of each coordinate, rank-normalized."""
+        return diagnosis.rhat(self.whole)
+
+    @cached_property
+    def ess_bulk(self) -> FloatArray:
+        """Effective number of draws in the bulk, of each coordinate."""
+        return diagnosis.ess_bulk(self.whole)
+
+    @cached_property
+    def ess_tail(self) -> FloatArray:
+        """Effective number of draws in the tails, of each coordinate."""
+        return diagnosis.ess_tail(self.whole)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """A name of each coordinate: the path in the user's x, and the place in the array."""
+        tree = self.form.to_user(_zeros(self.form.dim))
+        names = []
+        for path, leaf in tree_flatten_with_path(tree)[0]:
+            word = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "x"
+            shape = tuple(np.shape(leaf))
+            places = [list(map(str, place)) for place in np.ndindex(*shape)]
+            names += [f"{word}[{', '.join(place)}]" if place else word for place in places]
+        return names
+
+    # -------------------------------------------------------------------------------- forms
+
+    def to_user(self) -> Any:
+        """The draws in the form of x0, each array with leading axes (chains, draws)."""
+        import torch
+
+        chains, count, dim = self.draws.shape
+        rows = self.form.rows_to_user(torch.from_numpy(np.array(self.draws).reshape(-1, dim)))
+        from torch.utils._pytree import tree_map
+
+        return tree_map(lambda leaf: leaf.reshape(chains, count, *leaf.shape[1:]), rows)
+
+    def to_arviz(self) -> Any:
+        """The draws for arviz (`pip install 'asgld[arviz]'`): one variable per array of x0."""
+        import warnings
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # arviz announces its next release at import
+                import arviz
+        except ImportError as error:
+            raise ImportError(
+                f"{error}: to_arviz needs arviz: pip install 'asgld[arviz]'"
+            ) from error
+        tree, variables = self.to_user(), {}
+        for path, leaf in tree_flatten_with_path(tree)[0]:
+            word = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "x"
+            variables[word] = np.asarray(leaf)
+        lost = set(self.messages)
+        kept = [c for c in range(len(self.draws)) if c not in lost]
+        variables = {word: value[kept] for word, value in variables.items()}
+        if int(arviz.__version__.split(".")[0]) >= 1:
+            return arviz.from_dict({"posterior": variables})
+        return arviz.from_dict(posterior=variables)
+
+    def plot_trace(self) -> Any:
+        """A figure of the traces of the coordinates with the largest R-hat."""
+        return pictures.plot_trace(*self._worst())
+
+    def plot_ranks(self) -> Any:
+        """A figure of the ranks of the draws of each chain, for the same coordinates."""
+        return pictures.plot_ranks(*self._worst())
+
+    def _worst(self) -> tuple[FloatArray, list[str]]:
+        order = np.argsort(-np.nan_to_num(self.rhat, nan=np.inf), kind="stable")[:_SHOWN]
+        order = np.sort(order)
+        return np.asarray(self.whole[:, :, order]), [self.names[i] for i in order]
+
+    # -------------------------------------------------------------------------------- verdict
+
+    @cached_property
+    def findings(self) -> list[str]:
+        """What is wrong, each with what to do; empty if nothing was found."""
+        found = [*self._lost_chains()]
+        if not len(self.whole):
+            return found
+        found += self._mixing()
+        found += self._spread()
+        return found
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether R-hat and the effective numbers of draws are as they should be."""
+        return len(self.whole) > 0 and not self._mixing()
+
+    def _lost_chains(self) -> list[str]:
+        if not self.messages:
+            return []
+        number, text = min(self.messages.items())
+        return [
+            f"{len(self.messages)} of {len(self.draws)} chains stopped early and are left out "
+            f"(chain {number}: {text}); halve lr={self.lr:.3g}"
+        ]
+
+    def _mixing(self) -> list[str]:
+        if self.whole.shape[1] < 4:
+            return [f"{self.whole.shape[1]} draws of each chain are too few to judge: raise draws"]
+        worst = int(np.nanargmax(np.nan_to_num(self.rhat, nan=np.inf)))
+        rhat, name = float(self.rhat[worst]), self.names[worst]
+        if not rhat <= LARGEST_RHAT:
+            if (gap := self._gap(worst)) > 3.0:
+                return [
+                    f"chains are apart: R-hat {rhat:.3g} of {name}, chain means up to {gap:.1f} "
+                    "within-chain sd apart. There may be several modes, which these draws do not "
+                    "weigh; do not average over chains. Look at plot_trace(), sample each mode, or "
+                    "use a method for several modes"
+                ]
+            return [
+                f"not mixed: R-hat {rhat:.3g} of {name}, more than {LARGEST_RHAT}; draw "
+                f"{self._longer(rhat)} times as long (raise thin or draws)"
+            ]
+        found = []
+        for word, ess in (("bulk", self.ess_bulk), ("tail", self.ess_tail)):
+            least = int(np.nanargmin(ess))
+            if not ess[least] >= LEAST_ESS:
+                factor = math.ceil(LEAST_ESS / max(float(ess[least]), 1.0))
+                found.append(
+                    f"few effective draws: {ess[least]:.0f} in the {word} of {self.names[least]}, "
+                    f"fewer than {LEAST_ESS:.0f}; raise draws, thin or chains {factor} times"
+                )
+        return found[:1]
+
+    def _gap(self, i: int) -> float:
+        """The largest distance of two chain means, in sd within chains."""
+        column = self.whole[:, :, i]
+        inside = math.sqrt(float(column.var(1).mean()))
+        return float(np.ptp(column.mean(1))) / max(inside, 1e-300)
+
+    @staticmethod
+    def _longer(rhat: float) -> int:
+        """R-hat - 1 falls like 1 / length."""
+        return math.ceil(min(max((rhat - 1.0) / (LARGEST_RHAT - 1.0), 2.0), 1000.0))
+
+    def _spread(self) -> list[str]:
+        found = []
+        away, errors = self.temperatures - 1.0, self.temperature_errors
+        beyond = np.abs(away) - _errors(len(away)) * errors
+        worst = int(np.nanargmax(np.nan_to_num(beyond, nan=-np.inf)))
+        if beyond[worst] > 2.0 * LARGEST_BIAS:
+            change = (math.sqrt(max(self.temperatures[worst], 0.0)) - 1.0) * 100
+            side = "wide" if change > 0 else "narrow"
+            found.append(
+                f"wrong spread: the configurational temperature of a direction is "
+                f"{self.temperatures[worst]:.3g} in place of 1, so the sd is about "
+                f"{abs(change):.0f} % too {side} there; {self._remedy()}"
+            )
+        elif self.step_check is not None:
+            clearest = self.step_check.clearest()
+            if clearest is not None and abs(clearest[0]) > LARGEST_BIAS:
+                found.append(
+                    f"the step is long: it biases the {clearest[1]} by {abs(clearest[0]):.0%} of "
+                    f"an sd; halve lr={self.lr:.3g}"
+                )
+        return found
+
+    def _remedy(self) -> str:
+        if self.noise_share is not None and self.settings.get("correct") != "both":
+            return "correct='both' takes out the noise of the batches"
+        return f"halve lr={self.lr:.3g}"
+
+    def __str__(self) -> str:
+        chains, count, dim = self.draws.shape
+        rule = self.settings["method"].upper()
+        head = f"{chains} chains of {count} draws in {dim} dimension{'s' * (dim > 1)}, {rule}"
+        lines = [f"{head}, {self.gradients:,.0f} gradient evaluations"]
+        if len(self.whole) and count >= 4:
+            lines.append(
+                f"R-hat at most {np.nanmax(self.rhat):.4f}; effective draws at least "
+                f"{np.nanmin(self.ess_bulk):,.0f} (bulk), {np.nanmin(self.ess_tail):,.0f} (tail)"
+            )
+        heat, error = self.temperatures.mean(), np.sqrt(np.mean(self.temperature_errors**2))
+        lines.append(
+            f"configurational temperature {heat:.3f} on average (1 is right), +-{error:.3f} for "
+            "one direction"
+        )
+        if self.step_check is not None:
+            clearest, seen = self.step_check.clearest(), self.step_check.visible
+            text = f"no bias seen; {seen:.0%} of an sd would be"
+            if clearest is not None:
+                text = f"bias of the {clearest[1]} up to {clearest[0]:+.1%} of an sd"
+            lines.append(f"finite step, by chains of half the step: {text}")
+        if self.noise_share is not None:
+            done = {"both": "corrected", "noise": "corrected", "none": "not corrected"}
+            word = done.get(self.settings["correct"], "after control variates")
+            lines.append(f"batches: {self.noise_share:.0%} of the variance, {word}")
+        if self.gamma_part is not None:
+            lines.append(
+                f"PSGLD leaves out the term Gamma, here about {self.gamma_part:.1%} of the drift"
+            )
+        lines += [f"note: {text}" for text in self.notes.values()]
+        if self.findings:
+            lines += [f"VERDICT: {text}" for text in self.findings]
+        else:
+            lines.append("VERDICT: mixed, and no sign of a wrong spread")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Samples {self.draws.shape}: {'; '.join(self.findings) or 'mixed'}>"
+
+
+def _zeros(dim: int) -> Any:
+    import torch
+
+    return torch.zeros(dim, dtype=torch.float64)

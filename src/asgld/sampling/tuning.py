@@ -1,0 +1,305 @@
+"""Measurements before the draws: a mode, the metric, the step size, the noise of batches.
+
+The step size follows from the largest curvature that a pilot of the chains meets, in coordinates in
+which the curvature at the mode is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asgld._minimize import minimize
+from asgld.curvature.kinds import Kind
+from asgld.methods.base import normals
+from asgld.oracle import Oracle
+from asgld.run import run
+from asgld.run.history import Record
+from asgld.run.stopping import Stop
+from asgld.sampling.chains import Chains, Metric, chain_key
+from asgld.sampling.target import Potential
+
+# Up to here the Hessian at the mode is a matrix; beyond, its diagonal is estimated.
+LARGEST_DENSE = 1024
+# lr times the largest curvature met: with gradients half a noise step back, and for the plain rule.
+STEP, PLAIN_STEP = 0.7, 0.1
+# The largest part of the spread that the noise of batches may have before lr is lowered.
+LARGEST_SHARE = 0.3
+_PILOT_LOOKS, _PILOT_TIME = 12, 8.0
+# The pilot has at least so many chains, and as many points at which curvature is measured.
+_PILOT_CHAINS, _LANCZOS_STEPS, _PROBES = 16, 8, 32
+# Eigenvalues below this part of the largest are replaced by the distance at which U rises by 1/2.
+_FLAT = 1e-6
+_MAX_SHORTENINGS = 6
+# Gradients of batches behind a covariance, for each of its columns; with fewer, its diagonal.
+_DRAWS_PER_COLUMN, _LEAST_DRAWS, _MOST_DRAWS = 20, 400, 4000
+
+
+@dataclass
+class Tuning:
+    """What was measured, and what follows for the chains.
+
+    ===========  ==========================================================================
+    field        meaning
+    ===========  ==========================================================================
+    metric       the coordinates of the chains
+    lr           step size in them
+    curvature    the largest curvature met, in them
+    pace         the mean curvature at the mode, in them: 1 unless the metric is not that of U
+    x            (chains, d): where the pilot ended, and the draws begin
+    center_grad  the gradient at the center, for control variates, or None
+    covariance   of the pulled gradients of batches: (d, d), or its diagonal (d,); None for full
+                 gradients
+    gradients    gradient-equivalents spent so far, by all chains
+    notes        remarks for the result
+    ===========  ==========================================================================
+    """
+
+    metric: Metric
+    lr: float
+    curvature: float
+    pace: float
+    x: Tensor
+    center_grad: Tensor | None = None
+    covariance: Tensor | None = None
+    gradients: float = 0.0
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float | None:
+        """The largest part of the variance of a direction that batches add, uncorrected."""
+        if self.covariance is None:
+            return None
+        return self.lr / (2.0 - self.lr) * _largest(self.covariance)
+
+    def pack(self) -> dict[str, Any]:
+        plain = {**vars(self)}
+        metric = plain.pop("metric")
+        return {**plain, "center": metric.center, "push": metric.push, "pull": metric.pull}
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Any]) -> Tuning:
+        plain = dict(packed)
+        parts = {name: plain.pop(name) for name in ("center", "push", "pull")}
+        return cls(Metric(**parts), **plain)
+
+
+class Tuner:
+    """Measures U around its mode and along a pilot."""
+
+    def __init__(self, potential: Potential, start: Tensor, seed: int, rule: str) -> None:
+        self.potential, self.start, self.seed, self.rule = potential, start, seed, rule
+        self.oracle = Oracle(potential, replicas=len(start))
+        self.free = self.oracle.free()
+        self.doors: list[Oracle] = []
+        self.spent = 0.0  # by minimize
+        self.notes: dict[str, str] = {}
+        self.pace = 1.0  # mean curvature at the center, in the coordinates of the chains
+        self.is_restored = False  # the measurements are those of an earlier process
+
+    @property
+    def gradients(self) -> float:
+        """Gradient-equivalents so far, of all chains."""
+        return self.spent + sum(float(o.counts.spent.sum()) for o in (self.oracle, *self.doors))
+
+    def door(self, rows: int) -> Oracle:
+        """Counted calls at so many points."""
+        self.doors.append(Oracle(self.potential, replicas=rows))
+        return self.doors[-1]
+
+    # -------------------------------------------------------------------------------- the mode
+
+    def begin(self, start: str) -> Tensor:
+        """Return the center, and move the starts of the chains where `start` says so."""
+        if start == "anneal":
+            found = minimize(
+                self.potential, self.start, method="asgld", replicas=len(self.start),
+                seed=self.seed, polish=False,
+            )  # fmt: skip
+            self.spent += float(found.counts.spent.sum())
+            self.start = torch.as_tensor(found.all_x).clone()
+        values = self.free.value(self.start)
+        best = self.start[int(torch.argmin(torch.nan_to_num(values, nan=math.inf)))]
+        found = minimize(self.potential, best.clone(), seed=self.seed)
+        self.spent += float(found.counts.spent.sum())
+        center = torch.as_tensor(found.x)
+        if found.kind is Kind.UNBOUNDED or not bool(torch.isfinite(center).all()):
+            self.notes["mode"] = "no mode was found: the density grows without end from x0"
+            return best
+        if start == "mode" and bool((self.start == self.start[0]).all()):
+            self.start = center.expand_as(self.start).clone()
+        return center
+
+    # -------------------------------------------------------------------------------- the metric
+
+    def metric(self, center: Tensor, kind: str) -> Metric:
+        """The coordinates in which U has curvature 1 at the center, as far as `kind` lets them."""
+        dim = self.potential.dim
+        if kind == "auto":
+            kind = "dense" if dim <= LARGEST_DENSE and self.rule == "sgld" else "diagonal"
+        if kind == "dense":
+            hessian = self.door(1).hessian(center[None])[0]
+            values, vectors = torch.linalg.eigh(0.5 * (hessian + hessian.T))
+            scale = self._curvatures(center, values, vectors.T) ** -0.5
+            root = (vectors * scale) @ vectors.T
+            return Metric(center, root, root)
+        diagonal = self.diagonal(center)
+        axes = torch.eye(dim, dtype=torch.float64) if dim <= LARGEST_DENSE else None
+        scale = self._curvatures(center, diagonal, axes) ** -0.5
+        if self.rule == "psgld":  # D^(-1/2) is the square of these coordinates
+            scale = scale**0.5
+        elif kind == "none":
+            scale = torch.ones_like(scale)
+        self.pace = float((diagonal.abs() * scale**2).mean())
+        return Metric(center, scale, scale)
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """The diagonal of the Hessian: exact in few dimensions, else by Rademacher probes."""
+        dim = self.potential.dim
+        if dim <= LARGEST_DENSE:
+            diagonal: Tensor = self.door(1).hessian(x[None])[0].diagonal()
+            return diagonal
+        total, door = torch.zeros_like(x), self.door(1)
+        for number in range(_PROBES):
+            v = normals(chain_key(self.seed, "probes"), number, x).sign()
+            total += v * door.hvp(x[None], v[None])[0]
+        return total / _PROBES
+
+    def _curvatures(self, center: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
+        """Positive curvatures: flat and falling directions get 1 / reach^2 instead."""
+        floor = _FLAT * float(values.abs().max())
+        if floor == 0.0:
+            floor = 1e-300
+        is_flat = values <= floor
+        if not bool(is_flat.any()):
+            return values
+        known = values.clone()
+        typical = float(values[~is_flat].median()) if not bool(is_flat.all()) else 1.0
+        for i in is_flat.nonzero()[:, 0].tolist():
+            known[i] = typical if rows is None else self._reach(center, rows[i], typical) ** -2
+        return known
+
+    def _reach(self, center: Tensor, direction: Tensor, typical: float) -> float:
+        """How far one goes along a direction until U rises by 1/2, on the nearer side."""
+        lengths = typical**-0.5 * 2.0 ** torch.arange(-4, 12, dtype=torch.float64)
+        sides = torch.cat((torch.zeros(1, dtype=torch.float64), lengths, -lengths))
+        values = self.door(len(sides)).value(center + sides[:, None] * direction)
+        is_above = ~(values - values[0] < 0.5)
+        reached = sides.abs()[is_above]
+        return float(reached.min() if len(reached) else lengths[-1])
+
+    # -------------------------------------------------------------------------------- the step
+
+    def pilot(self, metric: Metric, step: float, lr: float | None, looks_back: bool) -> Tuning:
+        """Let the chains spread, and measure the largest curvature where they go."""
+        chains = len(self.start)
+        x = self.start.repeat(math.ceil(_PILOT_CHAINS / chains), 1)
+        door, key = self.door(len(x)), chain_key(self.seed, "start")
+        x += 0.1 * (metric.to_x(normals(key, 0, x)) - metric.center)
+        steepest = self._steepest(metric, x, 0)
+        shrink = 1.0
+        for look in range(_PILOT_LOOKS):
+            now = lr if lr is not None else shrink * step / steepest
+            time = _PILOT_TIME / _PILOT_LOOKS * 2.0 ** (look - _PILOT_LOOKS + 3)
+            steps = min(max(math.ceil(time / (now * self.pace)), 5), 2000)
+            rule = Chains(self.rule, now, self._plain(metric), looks_back=looks_back)
+            found = run(
+                door, rule, x, max_steps=steps, record=RARELY,
+                seed=chain_key(self.seed, f"pilot{look}"),
+            )  # fmt: skip
+            is_lost = torch.tensor([stop is Stop.NON_FINITE for stop in found.stops])
+            if bool(is_lost.any()):
+                shrink *= 0.5
+                x = torch.where(is_lost[:, None], x, found.x)
+            else:
+                x = found.x
+            steepest = max(steepest, self._steepest(metric, x, look + 1))
+        chosen = lr if lr is not None else shrink * step / steepest
+        return Tuning(self._plain(metric), chosen, steepest, self.pace, x[:chains].clone())
+
+    def _plain(self, metric: Metric) -> Metric:
+        """PSGLD has its own metric: the chains see x less the center."""
+        if self.rule == "sgld":
+            return metric
+        ones = torch.ones_like(metric.center)
+        return Metric(metric.center, ones, ones)
+
+    def _steepest(self, metric: Metric, x: Tensor, number: int) -> float:
+        """The largest curvature at some of the points, in the coordinates of the metric.
+
+        A few Lanczos steps from random vectors, all points at once: a lower bound within a few
+        per cent.
+        """
+        rows = x[:: len(x) // _PILOT_CHAINS][:_PILOT_CHAINS]
+        count = min(_LANCZOS_STEPS, self.potential.dim)
+        q = normals(chain_key(self.seed, "curvature"), number, rows)
+        q = q / q.norm(dim=-1, keepdim=True)
+        basis, diagonal, beside, door = [q], [], [], self.door(len(rows))
+        for _ in range(count):
+            v = basis[-1]
+            pushed = v * metric.push if metric.push.dim() == 1 else v @ metric.push.T
+            y = metric.pulled(door.hvp(rows, pushed))
+            diagonal.append((v * y).sum(-1))
+            for other in basis:
+                y = y - (other * y).sum(-1, keepdim=True) * other
+            size = y.norm(dim=-1, keepdim=True)
+            is_over = size <= 1e-9 * diagonal[-1].abs()[:, None]  # the space is invariant
+            size = torch.where(is_over, 0.0, size)
+            beside.append(size[:, 0])
+            basis.append(torch.where(is_over, 0.0, y / size))
+        matrix = torch.diag_embed(torch.stack(diagonal, -1))
+        if count > 1:
+            off = torch.stack(beside[:-1], -1)
+            matrix = matrix + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+        matrix = torch.nan_to_num(matrix, nan=0.0, posinf=0.0, neginf=0.0)
+        return max(float(torch.linalg.eigvalsh(matrix).max()), 1e-300)
+
+    # -------------------------------------------------------------------------------- batches
+
+    def measure_batches(self, tuning: Tuning, chains: Chains) -> Tensor:
+        """The covariance of the pulled gradients of batches around the whole gradients.
+
+        A matrix where there are enough of them, else its diagonal, as a vector.
+        """
+        x, dim = tuning.x, self.potential.dim
+        wanted = min(max(_LEAST_DRAWS, _DRAWS_PER_COLUMN * dim), _MOST_DRAWS)
+        repeats = math.ceil(wanted / len(x))
+        door = self.door(len(x))
+        whole = tuning.metric.pulled(door.grad(x))
+        is_matrix = repeats * len(x) >= _DRAWS_PER_COLUMN * dim and tuning.metric.push.dim() == 2
+        total = torch.zeros((dim, dim) if is_matrix else (dim,), dtype=torch.float64)
+        key = chain_key(self.seed, "batches")
+        for number in range(repeats):
+            away = tuning.metric.pulled(chains.gradient(door, x, key, number)) - whole
+            total += away.T @ away if is_matrix else (away * away).sum(0)
+        return total / (repeats * len(x))
+
+
+RARELY = Record(per_decade=1, grad_norms=False)
+
+
+def longest_step(covariance: Tensor) -> float:
+    """The lr at which batches have the largest part of the variance that is allowed."""
+    return 2.0 * LARGEST_SHARE / (_largest(covariance) + LARGEST_SHARE)
+
+
+def _largest(covariance: Tensor) -> float:
+    is_matrix = covariance.dim() == 2
+    return float((torch.linalg.eigvalsh(covariance) if is_matrix else covariance).max())
+
+
+def corrected(metric: Metric, covariance: Tensor, lr: float) -> Metric:
+    """The metric whose noise leaves out what the batches add; see `asgld.sampling.chains`."""
+    part = lr / (2.0 - lr) * covariance
+    if covariance.dim() == 1:
+        left = (1.0 - part).clamp_min(0.05)
+        push, pull = metric.push * left**0.5, metric.pull * left**-0.5
+        return Metric(metric.center, push, pull)
+    values, vectors = torch.linalg.eigh(torch.eye(len(part), dtype=part.dtype) - part)
+    values = values.clamp_min(0.05)
+    root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
+    return Metric(metric.center, metric.push @ root, metric.pull @ inverse)
