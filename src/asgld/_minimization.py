@@ -283,7 +283,8 @@ class Minimization:
             return
         spent = self.spent
         when = StopWhen(
-            grad_tol=self._search_tol(),
+            # Constant noise does not rest where a gradient is small: it passes by.
+            grad_tol=self._search_tol() if self.anneals else None,
             settles=self.has_noise,
             confirm=self._may_stop if self.has_noise else None,
             measure=self.land.measure,
@@ -788,7 +789,8 @@ class Minimization:
         if self.noise_floor is not None:
             parts.append(
                 f"Constant noise keeps the gradient norm near {self.noise_floor:.3g}; the point "
-                "was judged at twice that. It is no success, since the iterate cannot come to rest."
+                "was judged at twice that. It is no success, since the iterate cannot rest. For "
+                "draws from the density, and a diagnosis of them, there is asgld.sample."
             )
         for phase in self.phases:
             if phase.name == "judgment":

@@ -6,6 +6,8 @@ A preset fixes exponents and chooses defaults. It has no update of its own.
 from __future__ import annotations
 
 import math
+import warnings
+import weakref
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,11 +63,44 @@ class ASG(ASGLD):
         super().__init__(params, lr, alpha, math.inf, 0.0, **options)
 
 
-class SGLD(ASGLD):
+# Samplers of this process: by seed and stream of their noise, and the count of their steps.
+_SAMPLERS: dict[tuple[int, int], list[tuple[weakref.ref[ASGLD], Tensor]]] = {}
+
+
+class _Sampler(ASGLD):
+    """An optimizer whose noise should be that of no other: two chains with equal noise are one."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        owners = [p for p in group["params"] if p.requires_grad and group["sigma"] > 0.0]
+        shared = False
+        for p in owners:
+            held = self.state[p]
+            key = (group["seed"], int(held["stream"]))
+            others = _SAMPLERS.setdefault(key, [])
+            # One that is gone without a step has used no noise.
+            others[:] = [(o, steps) for o, steps in others if o() is not None or int(steps) > 0]
+            shared = shared or any(other() is not self for other, _ in others)
+            others[:] = [*others[-1:], (weakref.ref(self), held["step"])]
+        if shared:
+            warnings.warn(
+                f"another sampler of this process has seed={group['seed']} and the same parameter "
+                "names or places, so both draw the same noise: as two chains they are worthless. "
+                "Give each its own seed; torch.manual_seed does not matter. Where one repeats or "
+                "resumes the other, all is well",
+                stacklevel=6,
+            )
+
+
+class SGLD(_Sampler):
     """Stochastic gradient Langevin dynamics: alpha = beta = 0, a sampler at temperature sigma**2.
 
     The paper's inverse temperature is u = 1 / sigma**2. Feed gradients of f; the stationary density
-    is proportional to exp(-f / sigma**2) as lr goes to 0.
+    is proportional to exp(-f / sigma**2) as lr goes to 0. The default sigma is for descent with a
+    little noise. For a posterior, with f the mean loss over n data, take sigma = n**-0.5, or
+    :func:`asgld.posterior_options`. :func:`asgld.sample` does this, measures the step size, and
+    says whether the draws are right.
 
     Example:
         >>> import torch, asgld
@@ -85,7 +120,7 @@ class SGLD(ASGLD):
         super().__init__(params, lr, 0.0, 0.0, sigma, **options)
 
 
-class PSGLD(ASGLD):
+class PSGLD(_Sampler):
     """Preconditioned SGLD: alpha = 1, beta = 1/2 and a D that forgets, a sampler.
 
     The temperature is sigma**2 at every D, since beta = alpha / 2. Unlike in the paper below, D

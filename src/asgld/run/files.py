@@ -101,8 +101,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
-def reserve_array(path: Path, shape: tuple[int, ...]) -> None:
-    """Make a `.npy` file of nan, float64, of this shape.
+def reserve_array(path: Path, shape: tuple[int, ...], kind: str = "float64") -> None:
+    """Make a `.npy` file of nan of this shape.
 
     Its place on the disk is taken now. A disk that is too small then is an OSError here, and not a
     signal that kills the process where the array is written to.
@@ -112,11 +112,11 @@ def reserve_array(path: Path, shape: tuple[int, ...]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:
-                descriptor = {"descr": "<f8", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, descriptor)
-                row = np.full(math.prod(shape[1:]), np.nan).tobytes()
+                row = np.full(math.prod(shape[1:]), np.nan, kind)
+                header = np.lib.format.header_data_from_array_1_0(row) | {"shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
                 for _ in range(shape[0]):
-                    file.write(row)
+                    file.write(row.data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -8,7 +8,6 @@ at the same weights, and (g_1 - g_2)^2 m_1 m_2 / B^2 has mean C exactly. It cost
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import sys
@@ -29,8 +28,9 @@ from asgld.optim import PSGLD, SGLD
 from asgld.optim.functional import coefficients
 from asgld.optim.rule import rule_of
 from asgld.optim.state import local
-from asgld.run.files import read_checkpoint, write_checkpoint
-from asgld.sampling.network_parts import Loss, Ranks, Reader, kind_of, named, part_of, reserve
+from asgld.run.files import read_checkpoint, reserve_array, write_checkpoint
+from asgld.sampling.chains import chain_key
+from asgld.sampling.network_parts import Loss, Ranks, Reader, kind_of, named, part_of
 
 METHODS = {"sgld": SGLD, "psgld": PSGLD}
 CHECKPOINT = "checkpoint.pt"
@@ -63,8 +63,15 @@ class ChainSettings:
 
     def key(self, use: str) -> int:
         """Return 64 bits that no other seed, chain or use has."""
-        text = f"asgld.sample/{self.seed}/{self.chain}{use}"
-        return int.from_bytes(hashlib.blake2s(text.encode(), digest_size=8).digest(), "little")
+        return chain_key(self.seed, f"{self.chain}{use}")
+
+
+def kept_lr(folder: str | Path | None) -> float | None:
+    """Return the step size of the chain in a folder; None if there is no chain."""
+    path = None if folder is None else Path(folder) / CHECKPOINT
+    if path is None or not path.exists():
+        return None
+    return float(read_checkpoint(path)["settings"]["lr"])
 
 
 class Chain:
@@ -124,7 +131,7 @@ class Chain:
             def make() -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 for name, shape in shapes.items():
-                    reserve(self._path(name), shape, kinds[name])
+                    reserve_array(self._path(name), shape, kinds[name])
 
             self._write(make)
             self._save()

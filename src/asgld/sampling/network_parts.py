@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -27,6 +23,7 @@ from asgld.data.batches import _map
 from asgld.optim.state import local
 
 Loss = Callable[[nn.Module, Any], Tensor]
+_POWER_STEPS = 15
 
 # ----------------------------------------------------------------------------------------------
 # Ranks and shards
@@ -178,6 +175,26 @@ def check_model(model: nn.Module, loss: Loss, batch: Any) -> None:
         )
 
 
+def largest_curvature(model: nn.Module, loss: Loss, batch: Any) -> float:
+    """Return the largest curvature of the loss of a batch, by power steps, to some per cent."""
+    inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
+    params = list(named(inner).values())
+    if any(hasattr(p, "device_mesh") for p in params):
+        raise TypeError("lr is missing: for a sharded model it is not measured; give one")
+    generator = torch.Generator().manual_seed(0)
+    v = [torch.randn(p.shape, generator=generator).to(p) for p in params]
+    size = 0.0
+    for _ in range(_POWER_STEPS):
+        norm = math.sqrt(sum(float(part.double().square().sum()) for part in v))
+        v = [part / max(norm, 1e-30) for part in v]
+        grads = torch.autograd.grad(
+            loss(inner, batch), params, create_graph=True, materialize_grads=True
+        )
+        v = list(torch.autograd.grad(grads, params, v, materialize_grads=True))
+        size = max(size, math.sqrt(sum(float(part.double().square().sum()) for part in v)))
+    return size
+
+
 def hash_of(value: Any) -> str:
     """Return a short hash of a text, or of tensors in tuples, lists and dicts."""
     digest = hashlib.blake2s(value.encode() if isinstance(value, str) else b"", digest_size=8)
@@ -192,15 +209,3 @@ def hash_of(value: Any) -> str:
 
 def kind_of(p: Tensor) -> str:
     return "float64" if p.dtype == torch.float64 else "float32"
-
-
-def reserve(path: Path, shape: tuple[int, ...], kind: str) -> None:
-    """Make a file of zeros, with its place on the disk where the system can promise that."""
-    np.lib.format.open_memmap(path, "w+", kind, shape)
-    if hasattr(os, "posix_fallocate"):
-        with open(path, "r+b") as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
-            except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                    raise

@@ -22,8 +22,16 @@ from asgld.arguments import require
 from asgld.data.batches import _map
 from asgld.optim.state import local
 from asgld.sampling.diagnosis import rhat
-from asgld.sampling.network_chain import LARGEST_SHARE, METHODS, Chain, ChainSettings
-from asgld.sampling.network_parts import Loss, Reader, check_model, evaluating, hash_of, named
+from asgld.sampling.network_chain import LARGEST_SHARE, METHODS, Chain, ChainSettings, kept_lr
+from asgld.sampling.network_parts import (
+    Loss,
+    Reader,
+    check_model,
+    evaluating,
+    hash_of,
+    largest_curvature,
+    named,
+)
 
 
 def posterior_options(
@@ -53,7 +61,7 @@ def sample_network(
     *,
     data: Any,
     loss: Loss,
-    lr: float,
+    lr: float | None = None,
     num_data: int | None = None,
     prior_sd: float | None = None,
     temperature: float = 1.0,
@@ -80,7 +88,8 @@ def sample_network(
         data: tensors with samples along the first dimension (one, or a tuple, list or dict), or a
             map-style data set. Every rank has all of the data and takes its part of each batch.
         loss: `loss(model, batch)`, the MEAN over the samples of the batch.
-        lr: step size, in units of the mean loss: well below 1 / (largest curvature) for "sgld".
+        lr: step size, for gradients of the mean loss. None, for "sgld", is a tenth of the inverse
+            of the largest curvature at the weights that the model has: train it first.
         num_data: n; by default the length of `data`.
         prior_sd, temperature: see :func:`asgld.posterior_options`.
         method: "sgld", or "psgld", which scales the steps of each weight.
@@ -91,8 +100,8 @@ def sample_network(
             their share of the variance is below 0.9. The noise is averaged over a parameter.
         seed, chain: key of the noise and of the batches. No two pairs share noise.
         folder: write the draws there, one `<name>.npy` of shape (draws, ...) per parameter, in
-            which draws to come are 0, and a checkpoint. The same call goes on after a kill, on any
-            number of ranks. All ranks must see the folder.
+            which draws to come are nan, and a checkpoint. The same call goes on after a kill, on
+            any number of ranks. All ranks must see the folder.
         checkpoint_every: steps between checkpoints.
         progress: count the draws on stderr.
 
@@ -111,7 +120,8 @@ def sample_network(
         require(is_whole, name, value, f"a whole number of at least {least}")
     require(callable(loss), "loss", loss, "a function of the model and a batch")
     require(method in METHODS, "method", method, "'sgld' or 'psgld'")
-    require(0.0 < lr < math.inf, "lr", lr, "a positive finite number")
+    fits = lr is None or 0.0 < lr < math.inf
+    require(fits, "lr", lr, "a positive finite number, or None to measure it")
     steps = burn_in + draws * thin
     require(steps < 2**32, "draws", draws, f"burn_in + draws * thin < 2**32, not {steps}")
     reader = Reader(data, model)
@@ -126,6 +136,13 @@ def sample_network(
         require(batch_size >= 2, "batch_size", batch_size, f"at least 2 {why}")
         require(burn_in >= 20, "burn_in", burn_in, f"at least 20 {why}")
     some = reader.take(torch.linspace(0, n - 1, min(n, 16)).long())
+    if lr is None:
+        if method == "psgld":
+            raise TypeError("lr is missing: PSGLD needs one, about the size of a step of a weight")
+        many = reader.take(torch.linspace(0, n - 1, min(n, 1024)).long())
+        lr = kept_lr(folder)
+        if lr is None:
+            lr = 0.1 / (largest_curvature(model, loss, many) + target["weight_decay"])
     parameters = str([(name, *p.shape, p.dtype) for name, p in named(model).items()])
     settings = ChainSettings(
         method=method, lr=lr, num_data=num_data, prior_sd=prior_sd, temperature=temperature,

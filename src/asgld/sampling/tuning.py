@@ -17,7 +17,7 @@ from asgld._minimize import minimize
 from asgld.curvature.kinds import Kind
 from asgld.methods.base import normals
 from asgld.oracle import Oracle
-from asgld.run import run
+from asgld.run import Run, run
 from asgld.run.history import Record
 from asgld.run.stopping import Stop
 from asgld.sampling.chains import Chains, Metric, chain_key
@@ -29,12 +29,15 @@ LARGEST_DENSE = 1024
 STEP, PLAIN_STEP = 0.7, 0.1
 # The largest part of the spread that the noise of batches may have before lr is lowered.
 LARGEST_SHARE = 0.3
-_PILOT_LOOKS, _PILOT_TIME = 12, 8.0
+# The pilot: looks at the curvature, the time before the last one (each takes twice the time of the
+# one before; 1 is that of a mean curvature), and the limits of steps between two.
+_PILOT_LOOKS, _PILOT_TIME, _LEAST_STEPS, _MOST_STEPS = 12, 3.0, 5, 4000
 # The pilot has at least so many chains, and as many points at which curvature is measured.
 _PILOT_CHAINS, _LANCZOS_STEPS, _PROBES = 16, 8, 32
-# Eigenvalues below this part of the largest are replaced by the distance at which U rises by 1/2.
-_FLAT = 1e-6
-_MAX_SHORTENINGS = 6
+# Curvatures below this part of the largest count as none. Where U rises by less or more than this
+# over the sd that a curvature stands for (1/2 is right), the sd is searched.
+_FLAT = 1e-9
+_LEAST_RISE, _LARGEST_RISE = 0.05, 3.0
 # Gradients of batches behind a covariance, for each of its columns; with fewer, its diagonal.
 _DRAWS_PER_COLUMN, _LEAST_DRAWS, _MOST_DRAWS = 20, 400, 4000
 
@@ -170,26 +173,31 @@ class Tuner:
         return total / _PROBES
 
     def _curvatures(self, center: Tensor, values: Tensor, rows: Tensor | None) -> Tensor:
-        """Positive curvatures: flat and falling directions get 1 / reach^2 instead."""
-        floor = _FLAT * float(values.abs().max())
-        if floor == 0.0:
-            floor = 1e-300
-        is_flat = values <= floor
-        if not bool(is_flat.any()):
-            return values
-        known = values.clone()
-        typical = float(values[~is_flat].median()) if not bool(is_flat.all()) else 1.0
-        for i in is_flat.nonzero()[:, 0].tolist():
-            known[i] = typical if rows is None else self._reach(center, rows[i], typical) ** -2
+        """Positive curvatures of the directions `rows`, which must tell how far U rises by 1/2.
+
+        Where they do not, since U is flat, falls, or is no parabola, that distance is searched.
+        """
+        floor = max(_FLAT * float(values.abs().max()), 1e-300)
+        is_odd = values <= floor
+        typical = 1.0 if bool(is_odd.all()) else float(values[~is_odd].median())
+        known = torch.where(is_odd, typical, values)
+        if rows is None:
+            return known
+        lengths = known[:, None] ** -0.5
+        ends = torch.cat((center[None], center + lengths * rows, center - lengths * rows))
+        levels = self.door(len(ends)).value(ends)
+        rise = torch.maximum(*(levels[1:] - levels[0]).view(2, -1))
+        is_odd |= ~((rise > _LEAST_RISE) & (rise < _LARGEST_RISE))
+        for i in is_odd.nonzero()[:, 0].tolist():
+            known[i] = self._reach(center, rows[i], float(known[i])) ** -2
         return known
 
-    def _reach(self, center: Tensor, direction: Tensor, typical: float) -> float:
+    def _reach(self, center: Tensor, direction: Tensor, curvature: float) -> float:
         """How far one goes along a direction until U rises by 1/2, on the nearer side."""
-        lengths = typical**-0.5 * 2.0 ** torch.arange(-4, 12, dtype=torch.float64)
+        lengths = curvature**-0.5 * 2.0 ** torch.arange(-40, 21, dtype=torch.float64)
         sides = torch.cat((torch.zeros(1, dtype=torch.float64), lengths, -lengths))
-        values = self.door(len(sides)).value(center + sides[:, None] * direction)
-        is_above = ~(values - values[0] < 0.5)
-        reached = sides.abs()[is_above]
+        levels = self.door(len(sides)).value(center + sides[:, None] * direction)
+        reached = sides.abs()[~(levels - levels[0] < 0.5)]
         return float(reached.min() if len(reached) else lengths[-1])
 
     # -------------------------------------------------------------------------------- the step
@@ -200,26 +208,30 @@ class Tuner:
         x = self.start.repeat(math.ceil(_PILOT_CHAINS / chains), 1)
         door, key = self.door(len(x)), chain_key(self.seed, "start")
         x += 0.1 * (metric.to_x(normals(key, 0, x)) - metric.center)
-        steepest = self._steepest(metric, x, 0)
+        # Where the curvature at the mode vanishes, that of the metric stands for it.
+        steepest = max(self._steepest(metric, x, 0), self.pace)
         shrink = 1.0
         for look in range(_PILOT_LOOKS):
-            now = lr if lr is not None else shrink * step / steepest
-            time = _PILOT_TIME / _PILOT_LOOKS * 2.0 ** (look - _PILOT_LOOKS + 3)
-            steps = min(max(math.ceil(time / (now * self.pace)), 5), 2000)
+            time = _PILOT_TIME * 2.0 ** (look + 1 - _PILOT_LOOKS) / self.pace
+            longest = shrink * step / steepest if lr is None else lr
+            now = min(longest, time / _LEAST_STEPS)
             rule = Chains(self.rule, now, self._plain(metric), looks_back=looks_back)
             found = run(
-                door, rule, x, max_steps=steps, record=RARELY,
+                door, rule, x, max_steps=min(math.ceil(time / now), _MOST_STEPS), record=RARELY,
                 seed=chain_key(self.seed, f"pilot{look}"),
             )  # fmt: skip
-            is_lost = torch.tensor([stop is Stop.NON_FINITE for stop in found.stops])
-            if bool(is_lost.any()):
-                shrink *= 0.5
-                x = torch.where(is_lost[:, None], x, found.x)
-            else:
-                x = found.x
+            is_lost = self._are_lost(metric.center, x, found)
+            x = torch.where(is_lost[:, None], x, found.x)
+            shrink *= 0.5 if bool(is_lost.any()) else 1.0
             steepest = max(steepest, self._steepest(metric, x, look + 1))
-        chosen = lr if lr is not None else shrink * step / steepest
+        chosen = shrink * step / steepest if lr is None else lr
         return Tuning(self._plain(metric), chosen, steepest, self.pace, x[:chains].clone())
+
+    def _are_lost(self, center: Tensor, before: Tensor, found: Run) -> Tensor:
+        """Which chains ran away: further up than they began and than chance takes them."""
+        is_stopped = torch.tensor([stop is Stop.NON_FINITE for stop in found.stops])
+        usual = self.free.value(center[None]) + 2.0 * len(center) + 50.0
+        return is_stopped | ~(found.values <= torch.maximum(self.free.value(before), usual))
 
     def _plain(self, metric: Metric) -> Metric:
         """PSGLD has its own metric: the chains see x less the center."""

@@ -498,3 +498,20 @@ def test_weight_without_a_gradient_needs_a_prior() -> None:
         cases.start(model, prior_sd=None).collect()
     assert torch.equal(model.inner.weight, cases.Small().inner.weight)
     assert cases.start(model).collect().draws["spare"].std() > 0
+
+
+def test_lr_is_measured_and_kept(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 40)[:, None]
+    model = nn.Linear(1, 1)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return (model(batch[0]) - batch[1]).square().mean() / 2
+
+    given: Any = {"data": (x, 3 * x), "loss": loss, "draws": 4, "thin": 5, "burn_in": 20}
+    first = asgld.sample(model, folder=tmp_path, **given)
+    assert first.settings.lr == pytest.approx(0.1, rel=0.01)  # curvatures are 1 and 0.35
+    next(first)
+    again = asgld.sample(model, folder=tmp_path, **given)  # the model has moved
+    assert again.settings.lr == first.settings.lr
+    with pytest.raises(TypeError, match="lr is missing"):
+        asgld.sample(model, method="psgld", **given)

@@ -62,6 +62,11 @@ class PreconditionedSGLD(GradientMethod):
 
     name: ClassVar[str] = "psgld"
 
+    @property
+    def anneals(self) -> bool:  # type: ignore[override]
+        """Its temperature stays, as that of SGLD does."""
+        return self.sigma == 0.0
+
     def __post_init__(self) -> None:
         require_positive(self, "lr", "damping")
         require_at_least_zero(self, "sigma")
