@@ -39,6 +39,8 @@ METRICS = ("auto", "dense", "diagonal", "none")
 STARTS = ("mode", "x0", "anneal")
 # The check by half the step makes one draw for so many, and takes twice the steps for each.
 _CHECK_PART = 8
+# It makes at least so many for each chain, and tells nothing below so many effective ones.
+_LEAST_CHECK, _LEAST_EFFECTIVE = 25, 60.0
 # The memory of PSGLD's D, by default.
 _DECAY = 0.99
 
@@ -179,9 +181,11 @@ def sample_function(
     check = None
     if step_check and not main.is_interrupted:
         half = {**settings, "lr": lr / 2, "burn_in": 0, "thin": 2 * settings["thin"],
-                "draws": max(draws // _CHECK_PART, 4)}  # fmt: skip
+                "draws": max(draws // _CHECK_PART, _LEAST_CHECK)}  # fmt: skip
         other = _Part("check", tuner, replace(tuning, x=main.run.x), half, keeping)
         check = _bias(main.draws, other.draws, order=2 if main.chains.looks_back else 1)
+        if check is None:
+            main.notes["step"] = "too few effective draws to see the bias of the step"
     heat, errors = main.temperatures()
     before = tuning.gradients if tuner.is_restored else 0.0
     return Samples(
@@ -222,7 +226,8 @@ def _measured(tuner: Tuner, settings: dict[str, Any]) -> Tuning:
     center = tuner.begin(settings["start"])
     metric = tuner.metric(center, settings["metric"])
     is_plain = settings["method"] == "psgld" or not settings["look_back"]
-    tuning = tuner.pilot(metric, PLAIN_STEP if is_plain else STEP, settings["lr"], not is_plain)
+    step, adapts = PLAIN_STEP if is_plain else STEP, settings["metric"] != "none"
+    tuning = tuner.pilot(metric, step, settings["lr"], not is_plain, adapts)
     size = settings["batch_size"]
     if size is not None and size < (tuner.potential.num_samples or 0):
         if settings["correct"] in ("both", "control"):
@@ -338,7 +343,8 @@ def _bias(draws: FloatArray, half: FloatArray, order: int) -> StepCheck | None:
     """The bias of the step, from draws of the step and of half of it."""
     kept = np.isfinite(draws[:, -1]).all(-1) & np.isfinite(half[:, -1]).all(-1)
     draws, half = np.asarray(draws[kept]), np.asarray(half[kept])
-    if draws.shape[1] < 4 or not len(draws):
+    effective = (diagnosis.ess_mean(rows).min() for rows in (draws, half)) if len(draws) else (0.0,)
+    if not min(effective) >= _LEAST_EFFECTIVE:  # or nan
         return None
     means, sds, mean_errors, sd_errors = (
         [f(rows) for rows in (draws, half)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils._pytree import tree_flatten_with_path
+import torch
+from torch.utils._pytree import tree_flatten_with_path, tree_map
 
 from asgld.oracle.forms import Form
 from asgld.sampling import diagnosis, pictures
@@ -110,10 +112,9 @@ class Samples:
     @cached_property
     def whole(self) -> FloatArray:
         """The draws of the chains that came to their end."""
-        lost = set(self.messages)
-        if not lost:
+        if not self.messages:
             return self.draws
-        return np.asarray(self.draws)[[c for c in range(len(self.draws)) if c not in lost]]
+        return self.draws[[c for c in range(len(self.draws)) if c not in self.messages]]
 
     @cached_property
     def mean(self) -> FloatArray:
@@ -147,31 +148,22 @@ class Samples:
     @cached_property
     def names(self) -> list[str]:
         """A name of each coordinate: the path in the user's x, and the place in the array."""
-        tree = self.form.to_user(_zeros(self.form.dim))
         names = []
-        for path, leaf in tree_flatten_with_path(tree)[0]:
-            word = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "x"
-            shape = tuple(np.shape(leaf))
-            places = [list(map(str, place)) for place in np.ndindex(*shape)]
-            names += [f"{word}[{', '.join(place)}]" if place else word for place in places]
+        for word, leaf in _arrays(self.form.to_user(torch.zeros(self.form.dim))):
+            for place in np.ndindex(*leaf.shape):
+                names.append(f"{word}[{', '.join(map(str, place))}]" if place else word)
         return names
 
     # -------------------------------------------------------------------------------- forms
 
     def to_user(self) -> Any:
         """The draws in the form of x0, each array with leading axes (chains, draws)."""
-        import torch
-
         chains, count, dim = self.draws.shape
         rows = self.form.rows_to_user(torch.from_numpy(np.array(self.draws).reshape(-1, dim)))
-        from torch.utils._pytree import tree_map
-
         return tree_map(lambda leaf: leaf.reshape(chains, count, *leaf.shape[1:]), rows)
 
     def to_arviz(self) -> Any:
         """The draws for arviz (`pip install 'asgld[arviz]'`): one variable per array of x0."""
-        import warnings
-
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # arviz announces its next release at import
@@ -180,13 +172,8 @@ class Samples:
             raise ImportError(
                 f"{error}: to_arviz needs arviz: pip install 'asgld[arviz]'"
             ) from error
-        tree, variables = self.to_user(), {}
-        for path, leaf in tree_flatten_with_path(tree)[0]:
-            word = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "x"
-            variables[word] = np.asarray(leaf)
-        lost = set(self.messages)
-        kept = [c for c in range(len(self.draws)) if c not in lost]
-        variables = {word: value[kept] for word, value in variables.items()}
+        kept = [c for c in range(len(self.draws)) if c not in self.messages]
+        variables = {word: leaf[kept] for word, leaf in _arrays(self.to_user())}
         if int(arviz.__version__.split(".")[0]) >= 1:
             return arviz.from_dict({"posterior": variables})
         return arviz.from_dict(posterior=variables)
@@ -233,6 +220,8 @@ class Samples:
     def _mixing(self) -> list[str]:
         if self.whole.shape[1] < 4:
             return [f"{self.whole.shape[1]} draws of each chain are too few to judge: raise draws"]
+        if len(self.whole) == 1:
+            return ["one chain cannot tell whether it has mixed: use chains=4 or more"]
         worst = int(np.nanargmax(np.nan_to_num(self.rhat, nan=np.inf)))
         rhat, name = float(self.rhat[worst]), self.names[worst]
         if not rhat <= LARGEST_RHAT:
@@ -301,7 +290,7 @@ class Samples:
         rule = self.settings["method"].upper()
         head = f"{chains} chains of {count} draws in {dim} dimension{'s' * (dim > 1)}, {rule}"
         lines = [f"{head}, {self.gradients:,.0f} gradient evaluations"]
-        if len(self.whole) and count >= 4:
+        if len(self.whole) > 1 and count >= 4:
             lines.append(
                 f"R-hat at most {np.nanmax(self.rhat):.4f}; effective draws at least "
                 f"{np.nanmin(self.ess_bulk):,.0f} (bulk), {np.nanmin(self.ess_tail):,.0f} (tail)"
@@ -336,7 +325,10 @@ class Samples:
         return f"<Samples {self.draws.shape}: {'; '.join(self.findings) or 'mixed'}>"
 
 
-def _zeros(dim: int) -> Any:
-    import torch
-
-    return torch.zeros(dim, dtype=torch.float64)
+def _arrays(tree: Any) -> list[tuple[str, npt.NDArray[Any]]]:
+    """The arrays of a structure, each with its path as a name; "x" for a single array."""
+    found = []
+    for path, leaf in tree_flatten_with_path(tree)[0]:
+        word = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "x"
+        found.append((word, torch.as_tensor(leaf).numpy(force=True)))
+    return found

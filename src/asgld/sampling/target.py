@@ -121,7 +121,7 @@ def read_target(
         )
     is_count = isinstance(num_data, int) and not isinstance(num_data, bool) and num_data >= 1
     require(is_count, "num_data", num_data, "the number of data behind the loss")
-    takes_indices = _takes_indices(target)
+    takes_indices = _takes_indices(target, is_wanted=batch_size is not None)
     if batch_size is not None:
         is_size = isinstance(batch_size, int) and 1 <= batch_size <= num_data
         require(is_size, "batch_size", batch_size, f"a whole number from 1 to num_data={num_data}")
@@ -138,21 +138,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _takes_indices(target: Any) -> bool:
-    """Whether the loss wants indices: those of a problem, or a second argument without default."""
+def _takes_indices(target: Any, is_wanted: bool) -> bool:
+    """Whether the loss takes indices: a problem over samples, or a second argument.
+
+    A second argument that has a default is for indices where they are wanted.
+    """
     if isinstance(target, Function):
         return target.num_samples is not None
+    if not callable(target):
+        return False  # `user_function` says so
+    return _takes(target, 2) and (is_wanted or not _takes(target, 1))
+
+
+def _takes(call: Any, arguments: int) -> bool:
     try:
-        inspect.signature(target).bind(None, None)
-    except TypeError:
+        inspect.signature(call).bind(*(None for _ in range(arguments)))
+    except (TypeError, ValueError):  # ValueError: a callable that does not tell
         return False
-    except ValueError:  # a callable that does not tell
-        return False
-    try:
-        inspect.signature(target).bind(None)
-    except TypeError:
-        return True
-    return False
+    return True
 
 
 def _refuse_sums(inner: Any, x: Tensor, num_data: int) -> None:

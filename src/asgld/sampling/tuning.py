@@ -26,7 +26,7 @@ from asgld.sampling.target import Potential
 # Up to here the Hessian at the mode is a matrix; beyond, its diagonal is estimated.
 LARGEST_DENSE = 1024
 # lr times the largest curvature met: with gradients half a noise step back, and for the plain rule.
-STEP, PLAIN_STEP = 0.7, 0.1
+STEP, PLAIN_STEP = 1.0, 0.1
 # The largest part of the spread that the noise of batches may have before lr is lowered.
 LARGEST_SHARE = 0.3
 # The pilot: looks at the curvature, the time before the last one (each takes twice the time of the
@@ -34,6 +34,9 @@ LARGEST_SHARE = 0.3
 _PILOT_LOOKS, _PILOT_TIME, _LEAST_STEPS, _MOST_STEPS = 12, 3.0, 5, 4000
 # The pilot has at least so many chains, and as many points at which curvature is measured.
 _PILOT_CHAINS, _LANCZOS_STEPS, _PROBES = 16, 8, 32
+# Then the spread is measured for so many units of time, and curvature at so many of them. Another
+# metric must cost at most this part of the steps.
+_SPREAD_TIME, _SPREAD_LOOKS, _GAIN = 12, 4, 0.8
 # Curvatures below this part of the largest count as none. Where U rises by less or more than this
 # over the sd that a curvature stands for (1/2 is right), the sd is searched.
 _FLAT = 1e-9
@@ -202,7 +205,9 @@ class Tuner:
 
     # -------------------------------------------------------------------------------- the step
 
-    def pilot(self, metric: Metric, step: float, lr: float | None, looks_back: bool) -> Tuning:
+    def pilot(
+        self, metric: Metric, step: float, lr: float | None, looks_back: bool, adapts: bool
+    ) -> Tuning:
         """Let the chains spread, and measure the largest curvature where they go."""
         chains = len(self.start)
         x = self.start.repeat(math.ceil(_PILOT_CHAINS / chains), 1)
@@ -225,7 +230,48 @@ class Tuner:
             shrink *= 0.5 if bool(is_lost.any()) else 1.0
             steepest = max(steepest, self._steepest(metric, x, look + 1))
         chosen = shrink * step / steepest if lr is None else lr
-        return Tuning(self._plain(metric), chosen, steepest, self.pace, x[:chains].clone())
+        tuning = Tuning(self._plain(metric), chosen, steepest, self.pace, x)
+        if self.rule == "sgld" and lr is None and adapts:
+            self._widen(tuning, shrink * step, door, looks_back)
+        tuning.x = tuning.x[:chains].clone()
+        return tuning
+
+    def _widen(self, tuning: Tuning, step: float, door: Oracle, looks_back: bool) -> None:
+        """Measure the spread along the directions of the metric, and divide it out if that pays.
+
+        A density that is no parabola may be wider than its curvature at the mode says. The number
+        of steps to a new draw is about the largest variance times the largest curvature.
+        """
+        metric, path = tuning.metric, []
+        rule = Chains(self.rule, tuning.lr, metric, looks_back=looks_back)
+        steps = min(math.ceil(1.0 / (tuning.lr * self.pace)), _MOST_STEPS)
+        for number in range(_SPREAD_TIME):
+            found = run(
+                door, rule, tuning.x, max_steps=steps, record=RARELY,
+                seed=chain_key(self.seed, f"spread{number}"),
+            )  # fmt: skip
+            if Stop.NON_FINITE in found.stops:
+                return
+            tuning.x = found.x
+            path.append(found.x)
+        variances = metric.to_w(torch.cat(path)).var(0)
+        # Draws one unit of time apart count about half; most of the rest is within 4 errors.
+        error = math.sqrt(2.0 / (0.45 * len(path) * len(tuning.x)))
+        is_odd = variances.log().abs() > 4.0 * error
+        if not bool(is_odd.any()):
+            return
+        scale = torch.where(is_odd, variances, 1.0) ** 0.5
+        other = Metric(metric.center, metric.push * scale, metric.pull * scale)
+        looks = path[:: len(path) // _SPREAD_LOOKS]
+        now, then = (
+            max(self._steepest(one, x, 100 + number) for number, x in enumerate(looks))
+            for one in (metric, other)
+        )
+        now = max(now, tuning.curvature)
+        tuning.curvature, tuning.lr = now, step / now
+        left = variances / scale**2
+        if float(left.max()) * then < _GAIN * float(variances.max()) * now:
+            tuning.metric, tuning.curvature, tuning.lr = other, then, step / then
 
     def _are_lost(self, center: Tensor, before: Tensor, found: Run) -> Tensor:
         """Which chains ran away: further up than they began and than chance takes them."""
