@@ -30,11 +30,10 @@ from asgld.sampling.tuning import (
     Tuner,
     Tuning,
     corrected,
-    longest_step,
 )
 
 METHODS = ("sgld", "psgld")
-CORRECTIONS = ("both", "noise", "control", "none")
+CORRECTIONS = ("auto", "both", "noise", "control", "none")
 METRICS = ("auto", "dense", "diagonal", "none")
 STARTS = ("mode", "x0", "anneal")
 # The check by half the step makes one draw for so many, and takes twice the steps for each.
@@ -91,7 +90,7 @@ def sample_function(
     burn_in: int | None = None,
     thin: int | None = None,
     batch_size: int | None = None,
-    correct: str = "both",
+    correct: str = "auto",
     lr: float | None = None,
     metric: str = "auto",
     look_back: bool = True,
@@ -124,7 +123,8 @@ def sample_function(
         batch_size: data in a gradient; None is all.
         correct: what is done about the noise of batches. "control" takes away each batch's error at
             the mode, "noise" lowers the injected noise by that of the batches, "both" and "none"
-            as the words say. PSGLD knows "control" alone.
+            as the words say; "auto" is "both" or "noise", by which needs fewer gradients. PSGLD
+            knows "control" alone.
         lr: step size in units of the inverse curvature at the mode; None is measured.
         metric: "dense", "diagonal" or "none": which part of the curvature at the mode is divided
             out. "auto" is dense up to 1,024 dimensions. PSGLD has a metric of its own.
@@ -172,6 +172,7 @@ def sample_function(
     tuning = _tuned(tuner, settings, store)
     lr = tuning.lr
     settings |= {
+        "correct": tuning.correct,
         "lr": lr,
         "burn_in": math.ceil(10.0 / (lr * tuning.pace)) if burn_in is None else burn_in,
         "thin": max(1, round(1.0 / (lr * tuning.pace))) if thin is None else thin,
@@ -230,12 +231,8 @@ def _measured(tuner: Tuner, settings: dict[str, Any]) -> Tuning:
     tuning = tuner.pilot(metric, step, settings["lr"], not is_plain, adapts)
     size = settings["batch_size"]
     if size is not None and size < (tuner.potential.num_samples or 0):
-        if settings["correct"] in ("both", "control"):
-            tuning.center_grad = tuner.door(1).grad(center[None])[0]
-        chains = Chains("sgld", 0.0, tuning.metric, size, tuning.center_grad)
-        tuning.covariance = tuner.measure_batches(tuning, chains)
-        if settings["lr"] is None:
-            tuning.lr = min(tuning.lr, longest_step(tuning.covariance))
+        is_open = settings["lr"] is None
+        tuning.correct = tuner.fit_batches(tuning, size, settings["correct"], is_open)
     tuning.gradients, tuning.notes = tuner.gradients, tuner.notes
     return tuning
 

@@ -281,8 +281,8 @@ class Samples:
         return found
 
     def _remedy(self) -> str:
-        if self.noise_share is not None and self.settings.get("correct") != "both":
-            return "correct='both' takes out the noise of the batches"
+        if self.noise_share is not None and self.settings["correct"] not in ("both", "noise"):
+            return "correct='auto' takes out the noise of the batches"
         return f"halve lr={self.lr:.3g}"
 
     def __str__(self) -> str:

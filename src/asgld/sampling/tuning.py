@@ -27,8 +27,10 @@ from asgld.sampling.target import Potential
 LARGEST_DENSE = 1024
 # lr times the largest curvature met: with gradients half a noise step back, and for the plain rule.
 STEP, PLAIN_STEP = 1.0, 0.1
-# The largest part of the spread that the noise of batches may have before lr is lowered.
-LARGEST_SHARE = 0.3
+# The largest part of the variance that the noise of batches may have before lr is lowered. With
+# control variates it is smaller: their noise grows with the distance from the mode, so less of it
+# can be corrected.
+_LARGEST_SHARE, _LARGEST_CONTROLLED = 0.3, 0.1
 # The pilot: looks at the curvature, the time before the last one (each takes twice the time of the
 # one before; 1 is that of a mean curvature), and the limits of steps between two.
 _PILOT_LOOKS, _PILOT_TIME, _LEAST_STEPS, _MOST_STEPS = 12, 3.0, 5, 4000
@@ -60,6 +62,7 @@ class Tuning:
     center_grad  the gradient at the center, for control variates, or None
     covariance   of the pulled gradients of batches: (d, d), or its diagonal (d,); None for full
                  gradients
+    correct      what is done about the noise of batches
     gradients    gradient-equivalents spent so far, by all chains
     notes        remarks for the result
     ===========  ==========================================================================
@@ -72,6 +75,7 @@ class Tuning:
     x: Tensor
     center_grad: Tensor | None = None
     covariance: Tensor | None = None
+    correct: str = "none"
     gradients: float = 0.0
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -318,7 +322,27 @@ class Tuner:
 
     # -------------------------------------------------------------------------------- batches
 
-    def measure_batches(self, tuning: Tuning, chains: Chains) -> Tensor:
+    def fit_batches(self, tuning: Tuning, size: int, correct: str, is_open: bool) -> str:
+        """Measure the noise of batches, shorten lr for it, and return the correction.
+
+        "auto" is "both" or "noise", whichever needs fewer gradients: control variates take two
+        gradients for each step and allow longer steps where the posterior is narrow.
+        """
+        known = {"auto": ("both", "noise")}.get(correct, (correct,))
+        if self.rule == "psgld":  # its noise cannot be lowered
+            known = ("control",) if correct in ("auto", "both", "control") else ("none",)
+        found = {}
+        for word in known:
+            is_controlled = word in ("both", "control")
+            grad = self.door(1).grad(tuning.metric.center[None])[0] if is_controlled else None
+            covariance = self._covariance(tuning, Chains("sgld", 0.0, tuning.metric, size, grad))
+            lr = min(tuning.lr, _longest_step(covariance, is_controlled)) if is_open else tuning.lr
+            found[word] = (1 + is_controlled) / lr, lr, grad, covariance
+        best = min(found, key=lambda word: found[word][0])
+        _, tuning.lr, tuning.center_grad, tuning.covariance = found[best]
+        return best
+
+    def _covariance(self, tuning: Tuning, chains: Chains) -> Tensor:
         """The covariance of the pulled gradients of batches around the whole gradients.
 
         A matrix where there are enough of them, else its diagonal, as a vector.
@@ -340,9 +364,10 @@ class Tuner:
 RARELY = Record(per_decade=1, grad_norms=False)
 
 
-def longest_step(covariance: Tensor) -> float:
+def _longest_step(covariance: Tensor, is_controlled: bool) -> float:
     """The lr at which batches have the largest part of the variance that is allowed."""
-    return 2.0 * LARGEST_SHARE / (_largest(covariance) + LARGEST_SHARE)
+    share = _LARGEST_CONTROLLED if is_controlled else _LARGEST_SHARE
+    return 2.0 * share / (_largest(covariance) + share)
 
 
 def _largest(covariance: Tensor) -> float:

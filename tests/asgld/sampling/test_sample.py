@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ def _worker(folder: Path, seconds: float | None = None) -> str:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     if seconds is not None:
         while not (folder / "draws.pt").exists() and process.poll() is None:
-            pass
+            time.sleep(0.01)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
