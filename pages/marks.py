@@ -21,7 +21,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from pages import architecture, claims, matrices, minimize, speed, suite, theory, training
+from pages import (
+    architecture,
+    claims,
+    matrices,
+    minimize,
+    sampling,
+    speed,
+    suite,
+    theory,
+    training,
+)
 from pages.results import ROOT, Values
 
 FIGURE = ROOT / "docs" / "figures" / "architecture.svg"
@@ -48,7 +58,9 @@ class Difference(NamedTuple):
 def collect() -> Values:
     """All numbers and tables, from the committed results and the code."""
     values = Values({}, {})
-    for source in (speed, training, suite, matrices, theory, claims, minimize, architecture):
+    for source in (
+        speed, training, suite, matrices, theory, claims, minimize, sampling, architecture,
+    ):  # fmt: skip
         for known, new in zip(values, source.values(), strict=True):
             twice = known.keys() & new.keys()
             assert not twice, f"two modules compute {twice}"
