@@ -44,7 +44,7 @@ def chain_key(seed: int, use: str) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Metric:
+class Whitening:
     """The linear maps between w and x: matrices (d, d), or vectors (d,) for diagonal ones."""
 
     center: Tensor  # c
@@ -114,7 +114,7 @@ class Chains:
 
     rule: str
     lr: float
-    metric: Metric
+    metric: Whitening
     batch_size: int | None = None
     center_grad: Tensor | None = None
     looks_back: bool = True

@@ -74,7 +74,7 @@ def kept_lr(folder: str | Path | None) -> float | None:
     return float(read_checkpoint(path)["settings"]["lr"])
 
 
-class Chain:
+class NetworkChain:
     """The state of one chain, on all of its ranks. What a kill must not lose is in a checkpoint.
 
     Args:

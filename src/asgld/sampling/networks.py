@@ -22,7 +22,13 @@ from asgld.arguments import require
 from asgld.data.batches import _map
 from asgld.optim.state import local
 from asgld.sampling.diagnosis import rhat
-from asgld.sampling.network_chain import LARGEST_SHARE, METHODS, Chain, ChainSettings, kept_lr
+from asgld.sampling.network_chain import (
+    LARGEST_SHARE,
+    METHODS,
+    ChainSettings,
+    NetworkChain,
+    kept_lr,
+)
 from asgld.sampling.network_parts import (
     Loss,
     Reader,
@@ -150,7 +156,7 @@ def sample_network(
         chain=chain, data=f"{n} samples, hash {hash_of(some)}", parameters=hash_of(parameters),
     )  # fmt: skip
     place = None if folder is None else Path(folder)
-    chained = Chain(model, settings, target, loss, reader, place, checkpoint_every, progress)
+    chained = NetworkChain(model, settings, target, loss, reader, place, checkpoint_every, progress)
     check_model(model, loss, some)
     chained.open()
     return NetworkSamples(chained)
@@ -184,7 +190,7 @@ class NetworkSamples:
     ============  ==========================================================================
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: NetworkChain) -> None:
         self._chain, self._position = chain, 0
         self.model, self.settings = chain.model, chain.settings
 

@@ -20,7 +20,7 @@ from asgld.oracle import Oracle
 from asgld.run import Run, run
 from asgld.run.history import Record
 from asgld.run.stopping import Stop
-from asgld.sampling.chains import Chains, Metric, chain_key
+from asgld.sampling.chains import Chains, Whitening, chain_key
 from asgld.sampling.target import Potential
 
 # Up to here the Hessian at the mode is a matrix; beyond, its diagonal is estimated.
@@ -68,7 +68,7 @@ class Tuning:
     ===========  ==========================================================================
     """
 
-    metric: Metric
+    metric: Whitening
     lr: float
     curvature: float
     pace: float
@@ -95,7 +95,7 @@ class Tuning:
     def unpacked(cls, packed: dict[str, Any]) -> Tuning:
         plain = dict(packed)
         parts = {name: plain.pop(name) for name in ("center", "push", "pull")}
-        return cls(Metric(**parts), **plain)
+        return cls(Whitening(**parts), **plain)
 
 
 class Tuner:
@@ -146,7 +146,7 @@ class Tuner:
 
     # -------------------------------------------------------------------------------- the metric
 
-    def metric(self, center: Tensor, kind: str) -> Metric:
+    def metric(self, center: Tensor, kind: str) -> Whitening:
         """The coordinates in which U has curvature 1 at the center, as far as `kind` lets them."""
         dim = self.potential.dim
         if kind == "auto":
@@ -156,7 +156,7 @@ class Tuner:
             values, vectors = torch.linalg.eigh(0.5 * (hessian + hessian.T))
             scale = self._curvatures(center, values, vectors.T) ** -0.5
             root = (vectors * scale) @ vectors.T
-            return Metric(center, root, root)
+            return Whitening(center, root, root)
         diagonal = self.diagonal(center)
         axes = torch.eye(dim, dtype=torch.float64) if dim <= LARGEST_DENSE else None
         scale = self._curvatures(center, diagonal, axes) ** -0.5
@@ -165,7 +165,7 @@ class Tuner:
         elif kind == "none":
             scale = torch.ones_like(scale)
         self.pace = float((diagonal.abs() * scale**2).mean())
-        return Metric(center, scale, scale)
+        return Whitening(center, scale, scale)
 
     def diagonal(self, x: Tensor) -> Tensor:
         """The diagonal of the Hessian: exact in few dimensions, else by Rademacher probes."""
@@ -210,7 +210,7 @@ class Tuner:
     # -------------------------------------------------------------------------------- the step
 
     def pilot(
-        self, metric: Metric, step: float, lr: float | None, looks_back: bool, adapts: bool
+        self, metric: Whitening, step: float, lr: float | None, looks_back: bool, adapts: bool
     ) -> Tuning:
         """Let the chains spread, and measure the largest curvature where they go."""
         chains = len(self.start)
@@ -265,7 +265,7 @@ class Tuner:
         if not bool(is_odd.any()):
             return
         scale = torch.where(is_odd, variances, 1.0) ** 0.5
-        other = Metric(metric.center, metric.push * scale, metric.pull * scale)
+        other = Whitening(metric.center, metric.push * scale, metric.pull * scale)
         looks = path[:: len(path) // _SPREAD_LOOKS]
         now, then = (
             max(self._steepest(one, x, 100 + number) for number, x in enumerate(looks))
@@ -283,14 +283,14 @@ class Tuner:
         usual = self.free.value(center[None]) + 2.0 * len(center) + 50.0
         return is_stopped | ~(found.values <= torch.maximum(self.free.value(before), usual))
 
-    def _plain(self, metric: Metric) -> Metric:
+    def _plain(self, metric: Whitening) -> Whitening:
         """PSGLD has its own metric: the chains see x less the center."""
         if self.rule == "sgld":
             return metric
         ones = torch.ones_like(metric.center)
-        return Metric(metric.center, ones, ones)
+        return Whitening(metric.center, ones, ones)
 
-    def _steepest(self, metric: Metric, x: Tensor, number: int) -> float:
+    def _steepest(self, metric: Whitening, x: Tensor, number: int) -> float:
         """The largest curvature at some of the points, in the coordinates of the metric.
 
         A few Lanczos steps from random vectors, all points at once: a lower bound within a few
@@ -375,14 +375,14 @@ def _largest(covariance: Tensor) -> float:
     return float((torch.linalg.eigvalsh(covariance) if is_matrix else covariance).max())
 
 
-def corrected(metric: Metric, covariance: Tensor, lr: float) -> Metric:
+def corrected(metric: Whitening, covariance: Tensor, lr: float) -> Whitening:
     """The metric whose noise leaves out what the batches add; see `asgld.sampling.chains`."""
     part = lr / (2.0 - lr) * covariance
     if covariance.dim() == 1:
         left = (1.0 - part).clamp_min(0.05)
         push, pull = metric.push * left**0.5, metric.pull * left**-0.5
-        return Metric(metric.center, push, pull)
+        return Whitening(metric.center, push, pull)
     values, vectors = torch.linalg.eigh(torch.eye(len(part), dtype=part.dtype) - part)
     values = values.clamp_min(0.05)
     root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
-    return Metric(metric.center, metric.push @ root, metric.pull @ inverse)
+    return Whitening(metric.center, metric.push @ root, metric.pull @ inverse)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import asgld
 from asgld.sampling import diagnosis
-from asgld.sampling.chains import Chains, Metric, chain_key
+from asgld.sampling.chains import Chains, Whitening, chain_key
 from asgld.sampling.samples import Samples
 from asgld.sampling.tuning import corrected
 
@@ -376,7 +376,7 @@ def test_without_metric_and_look_back_the_rule_is_sgld_bit_for_bit() -> None:
     oracle = Oracle(torch_function(lambda x: (x**4).sum() / 4, dim=3), replicas=2)
     x0 = torch.tensor([[1.0, -1.0, 0.5], [0.2, 0.1, 0.0]], dtype=F64)
     ones = torch.ones(3, dtype=F64)
-    chains = Chains("sgld", 0.1, Metric(torch.zeros(3, dtype=F64), ones, ones), looks_back=False)
+    chains = Chains("sgld", 0.1, Whitening(torch.zeros(3, dtype=F64), ones, ones), looks_back=False)
     state = chains.init(oracle, x0, seed=3)
     x = x0.clone()
     optimizer = asgld.SGLD([x], lr=0.1, sigma=1.0, seed=3)
@@ -395,7 +395,7 @@ def test_looking_back_takes_half_the_noise_back() -> None:
 
     oracle = Oracle(torch_function(lambda x: (x**2).sum() / 2, dim=2), replicas=3)
     ones = torch.ones(2, dtype=F64)
-    chains = Chains("sgld", 0.3, Metric(torch.zeros(2, dtype=F64), ones, ones))
+    chains = Chains("sgld", 0.3, Whitening(torch.zeros(2, dtype=F64), ones, ones))
     state = chains.init(oracle, torch.ones(3, 2, dtype=F64), seed=5)
     stream = int(state.optimizer.state[state.w]["stream"])
     for k in range(5):
@@ -412,7 +412,7 @@ def test_the_corrected_metric_leaves_out_the_noise_of_batches() -> None:
     covariance, lr = 0.3 * root @ root.T, 0.4
     eye = torch.eye(3, dtype=F64)
     for part in (covariance, covariance.diagonal()):
-        metric = corrected(Metric(torch.zeros(3, dtype=F64), eye, eye), part, lr)
+        metric = corrected(Whitening(torch.zeros(3, dtype=F64), eye, eye), part, lr)
         whole = torch.diag(part) if part.dim() == 1 else part
         injected = metric.push @ metric.push.T
         torch.testing.assert_close(injected + lr / (2 - lr) * whole, eye)
