@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from asgld import noise
 from asgld.arguments import require
+from asgld.methods.base import normals
 from asgld.oracle.forms import read_start
 from asgld.run import Progress, Run, run
 from asgld.run.files import read_checkpoint, reserve_array, write_checkpoint
@@ -40,6 +41,8 @@ STARTS = ("mode", "x0", "anneal")
 _CHECK_PART = 8
 # It makes at least so many for each chain, and tells nothing below so many effective ones.
 _LEAST_CHECK, _LEAST_EFFECTIVE = 25, 60.0
+# A note tells of more steps than this.
+_MANY_STEPS = 100_000
 # The memory of PSGLD's D, by default.
 _DECAY = 0.99
 
@@ -70,6 +73,8 @@ def sample(target: Any, x0: Any = None, **options: Any) -> Samples | NetworkSamp
     if isinstance(target, nn.Module):
         if x0 is not None:
             raise TypeError("x0 with a network: its weights are the start; leave x0 out")
+        if "chains" in options:
+            raise TypeError("chains with a network: a call is one chain; use chain=0, 1, and so on")
         return sample_network(target, **options)
     if x0 is None:
         raise TypeError("x0 is missing: need a start in the form of x")
@@ -177,6 +182,12 @@ def sample_function(
         "burn_in": math.ceil(10.0 / (lr * tuning.pace)) if burn_in is None else burn_in,
         "thin": max(1, round(1.0 / (lr * tuning.pace))) if thin is None else thin,
     }
+    num_steps = settings["burn_in"] + draws * settings["thin"]
+    if num_steps > _MANY_STEPS:
+        tuning.notes["steps"] = (
+            f"{num_steps:,} steps, since the curvature is up to "
+            f"{tuning.curvature / tuning.pace:.0f} times its usual size"
+        )
     keeping = _Keeping(store, checkpoint_every, progress)
     main = _Part("draws", tuner, tuning, settings, keeping)
     check = None
@@ -202,7 +213,12 @@ def sample_function(
 def _tuned(tuner: Tuner, settings: dict[str, Any], store: Path | None) -> Tuning:
     """Measure, or read the measurements of a run that was interrupted."""
     x0 = tuner.start
-    identity = {**settings, "x0": x0, "U(x0)": float(tuner.free.value(x0[:1])[0])}
+    # Points around x0 tell one density from another.
+    around = x0[:1] + (1.0 + x0[:1].abs()) * normals(
+        chain_key(0, "identity"), 0, x0.new_empty(4, 1)
+    )
+    values = [f"{value:.12g}" for value in tuner.free.value(torch.cat((x0[:1], around))).tolist()]
+    identity = {**settings, "x0": x0, "density around x0": ", ".join(values)}
     path = None if store is None else store / "tuning.pt"
     if path is not None and path.exists():
         saved = read_checkpoint(path)
@@ -298,6 +314,8 @@ class _Part:
             complete = max(int(self.run.steps.max()) - self.burn_in, 0) // self.thin
             self.draws = self.draws[:, :complete]
             self.notes["stop"] = f"interrupted: {complete} of {num_draws} draws were made"
+            if not complete:
+                raise KeyboardInterrupt("no draw was made")
 
     def _collect(self, news: Progress) -> None:
         number, rest = divmod(news.step - self.burn_in, self.thin)

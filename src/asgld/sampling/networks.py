@@ -9,6 +9,7 @@ chain is the same on any number of ranks, up to rounding, and after any kill, bi
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,6 +125,8 @@ def sample_network(
     for name, (value, least) in whole.items():
         is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
         require(is_whole, name, value, f"a whole number of at least {least}")
+    need = "True or False: for a network the noise of batches is lowered, or not"
+    require(isinstance(correct, bool), "correct", correct, need)
     require(callable(loss), "loss", loss, "a function of the model and a batch")
     require(method in METHODS, "method", method, "'sgld' or 'psgld'")
     fits = lr is None or 0.0 < lr < math.inf
@@ -156,9 +159,19 @@ def sample_network(
         chain=chain, data=f"{n} samples, hash {hash_of(some)}", parameters=hash_of(parameters),
     )  # fmt: skip
     place = None if folder is None else Path(folder)
-    chained = NetworkChain(model, settings, target, loss, reader, place, checkpoint_every, progress)
+    with warnings.catch_warnings(record=True) as equal_noise:
+        warnings.simplefilter("always")
+        chained = NetworkChain(
+            model, settings, target, loss, reader, place, checkpoint_every, progress
+        )
     check_model(model, loss, some)
     chained.open()
+    if equal_noise and chained.step == 0:
+        warnings.warn(
+            f"another sampler of this process had seed={seed} and chain={chain}, and so the same "
+            f"noise and batches; for another chain say chain={chain + 1}",
+            stacklevel=3,
+        )
     return NetworkSamples(chained)
 
 
@@ -289,6 +302,6 @@ class NetworkSamples:
         half = len(self) // 2
         found = float(rhat(np.array([self.losses[:half], self.losses[len(self) - half :]])))
         if not math.isnan(found):
-            advice = "; not settled: raise burn_in" if found > 1.05 else ""
+            advice = "; not settled: raise burn_in, thin or draws" if found > 1.05 else ""
             lines.append(f"loss: R-hat of the two halves {found:.3f}{advice}")
         return "\n    ".join(lines + [f"stopped: {self.message}"] * bool(self.message))

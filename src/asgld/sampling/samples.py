@@ -21,6 +21,10 @@ FloatArray = npt.NDArray[np.float64]
 # Limits of the verdict.
 LARGEST_RHAT, LEAST_ESS, LARGEST_BIAS = 1.01, 400.0, 0.05
 _SHOWN = 6
+# One whose average is off by this, an sd of 3 %, is named if it is beyond three errors.
+_AVERAGE = 0.06
+# A configurational temperature that is off by more belongs to no draws.
+_RUNAWAY = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,11 +263,27 @@ class Samples:
         return math.ceil(min(max((rhat - 1.0) / (LARGEST_RHAT - 1.0), 2.0), 1000.0))
 
     def _spread(self) -> list[str]:
-        found = []
+        found: list[str] = []
         away, errors = self.temperatures - 1.0, self.temperature_errors
+        if np.isnan(away).all():  # interrupted: they are known at the end
+            return found
+        mean, mean_error = float(away.mean()), float(np.sqrt(np.mean(errors**2) / len(errors)))
         beyond = np.abs(away) - _errors(len(away)) * errors
         worst = int(np.nanargmax(np.nan_to_num(beyond, nan=-np.inf)))
-        if beyond[worst] > 2.0 * LARGEST_BIAS:
+        if not np.isfinite(away).all() or np.abs(away).max() > _RUNAWAY:
+            found.append(
+                "the chains run away, or are far from where they belong: the configurational "
+                f"temperature is {np.nanmax(self.temperatures):.3g} in place of 1; divide "
+                f"lr={self.lr:.3g} by 4, or raise burn_in"
+            )
+        elif abs(mean) > _AVERAGE and abs(mean) > 3.0 * mean_error:
+            side = "wide" if mean > 0 else "narrow"
+            found.append(
+                f"wrong spread: the configurational temperature is {1 + mean:.3f} "
+                f"+-{mean_error:.3f} on average in place of 1, so sds are about "
+                f"{50 * abs(mean):.0f} % too {side}; {self._remedy()}"
+            )
+        elif beyond[worst] > 2.0 * LARGEST_BIAS:
             change = (math.sqrt(max(self.temperatures[worst], 0.0)) - 1.0) * 100
             side = "wide" if change > 0 else "narrow"
             found.append(
@@ -278,6 +298,9 @@ class Samples:
                     f"the step is long: it biases the {clearest[1]} by {abs(clearest[0]):.0%} of "
                     f"an sd; halve lr={self.lr:.3g}"
                 )
+        share = self.noise_share or 0.0
+        if not found and share > 2.0 * LARGEST_BIAS and self.settings["correct"] == "none":
+            found.append(f"batches add {share:.0%} to the variance; {self._remedy()}")
         return found
 
     def _remedy(self) -> str:
@@ -288,7 +311,8 @@ class Samples:
     def __str__(self) -> str:
         chains, count, dim = self.draws.shape
         rule = self.settings["method"].upper()
-        head = f"{chains} chains of {count} draws in {dim} dimension{'s' * (dim > 1)}, {rule}"
+        head = f"{chains} chain{'s' * (chains > 1)} of {count} draws in {dim} dimension"
+        head += f"{'s' * (dim > 1)}, {rule}"
         lines = [f"{head}, {self.gradients:,.0f} gradient evaluations"]
         if len(self.whole) > 1 and count >= 4:
             lines.append(
@@ -297,7 +321,7 @@ class Samples:
             )
         heat, error = self.temperatures.mean(), np.sqrt(np.mean(self.temperature_errors**2))
         lines.append(
-            f"configurational temperature {heat:.3f} on average (1 is right), +-{error:.3f} for "
+            f"configurational temperature {heat:.4g} on average (1 is right), +-{error:.2g} for "
             "one direction"
         )
         if self.step_check is not None:

@@ -119,8 +119,10 @@ def read_target(
             "num_data is missing: a loss that is a mean over n data needs n, which sets how narrow "
             "the posterior is; for a log density say log_density=True"
         )
-    is_count = isinstance(num_data, int) and not isinstance(num_data, bool) and num_data >= 1
-    require(is_count, "num_data", num_data, "the number of data behind the loss")
+    is_count = isinstance(num_data, int | np.integer) and not isinstance(num_data, bool)
+    need = "a whole number of at least 1: the number of data behind the loss"
+    require(is_count and num_data >= 1, "num_data", num_data, need)
+    num_data = int(num_data)
     takes_indices = _takes_indices(target, is_wanted=batch_size is not None)
     if batch_size is not None:
         is_size = isinstance(batch_size, int) and 1 <= batch_size <= num_data
@@ -177,6 +179,9 @@ def _precision(prior_sd: Any, form: Form) -> Tensor:
     if _is_number(prior_sd) or np.ndim(prior_sd) == 0:
         sd = torch.full((form.dim,), float(prior_sd), dtype=torch.float64)
     else:
-        sd = form.flat(prior_sd)
+        try:
+            sd = form.flat(prior_sd)
+        except ValueError as error:
+            raise ValueError(f"prior_sd: {error}") from error
     require(bool((sd > 0).all()), "prior_sd", prior_sd, "positive numbers, one or like x0")
     return 1.0 / sd**2

@@ -63,6 +63,7 @@ class Tuning:
     covariance   of the pulled gradients of batches: (d, d), or its diagonal (d,); None for full
                  gradients
     correct      what is done about the noise of batches
+    is_scaled    the covariance is that of gradients divided by D, as PSGLD does
     gradients    gradient-equivalents spent so far, by all chains
     notes        remarks for the result
     ===========  ==========================================================================
@@ -76,6 +77,7 @@ class Tuning:
     center_grad: Tensor | None = None
     covariance: Tensor | None = None
     correct: str = "none"
+    is_scaled: bool = False
     gradients: float = 0.0
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -84,7 +86,9 @@ class Tuning:
         """The largest part of the variance of a direction that batches add, uncorrected."""
         if self.covariance is None:
             return None
-        return self.lr / (2.0 - self.lr) * _largest(self.covariance)
+        # lr is a length for PSGLD, whose steps are short.
+        factor = self.lr / 2.0 if self.is_scaled else self.lr / (2.0 - self.lr)
+        return factor * _largest(self.covariance)
 
     def pack(self) -> dict[str, Any]:
         plain = {**vars(self)}
@@ -108,6 +112,7 @@ class Tuner:
         self.doors: list[Oracle] = []
         self.spent = 0.0  # by minimize
         self.notes: dict[str, str] = {}
+        self.cloud: list[Tensor] = []  # points of the pilot, spread as the density is
         self.pace = 1.0  # mean curvature at the center, in the coordinates of the chains
         self.is_restored = False  # the measurements are those of an earlier process
 
@@ -164,7 +169,7 @@ class Tuner:
             scale = scale**0.5
         elif kind == "none":
             scale = torch.ones_like(scale)
-        self.pace = float((diagonal.abs() * scale**2).mean())
+        self.pace = max(float((diagonal.abs() * scale**2).mean()), 1e-300)
         return Whitening(center, scale, scale)
 
     def diagonal(self, x: Tensor) -> Tensor:
@@ -204,8 +209,14 @@ class Tuner:
         lengths = curvature**-0.5 * 2.0 ** torch.arange(-40, 21, dtype=torch.float64)
         sides = torch.cat((torch.zeros(1, dtype=torch.float64), lengths, -lengths))
         levels = self.door(len(sides)).value(center + sides[:, None] * direction)
-        reached = sides.abs()[~(levels - levels[0] < 0.5)]
-        return float(reached.min() if len(reached) else lengths[-1])
+        is_above = ~(levels - levels[0] < 0.5)
+        if not bool(is_above[1 : len(lengths) + 1].any() and is_above[len(lengths) + 1 :].any()):
+            raise ValueError(
+                "the density does not fall along a direction through the mode, as far as "
+                f"{float(lengths[-1]):.2g}: it has no finite mass. Check the sign of the loss or "
+                "log density, or give prior_sd"
+            )
+        return float(sides.abs()[is_above].min())
 
     # -------------------------------------------------------------------------------- the step
 
@@ -216,7 +227,7 @@ class Tuner:
         chains = len(self.start)
         x = self.start.repeat(math.ceil(_PILOT_CHAINS / chains), 1)
         door, key = self.door(len(x)), chain_key(self.seed, "start")
-        x += 0.1 * (metric.to_x(normals(key, 0, x)) - metric.center)
+        x += 0.1 * self.pace**-0.5 * (metric.to_x(normals(key, 0, x)) - metric.center)
         # Where the curvature at the mode vanishes, that of the metric stands for it.
         steepest = max(self._steepest(metric, x, 0), self.pace)
         shrink = 1.0
@@ -224,13 +235,14 @@ class Tuner:
             time = _PILOT_TIME * 2.0 ** (look + 1 - _PILOT_LOOKS) / self.pace
             longest = shrink * step / steepest if lr is None else lr
             now = min(longest, time / _LEAST_STEPS)
-            rule = Chains(self.rule, now, self._plain(metric), looks_back=looks_back)
+            rule = Chains("sgld", now, metric, looks_back=looks_back)  # for PSGLD, with D fixed
             found = run(
                 door, rule, x, max_steps=min(math.ceil(time / now), _MOST_STEPS), record=RARELY,
                 seed=chain_key(self.seed, f"pilot{look}"),
             )  # fmt: skip
             is_lost = self._are_lost(metric.center, x, found)
             x = torch.where(is_lost[:, None], x, found.x)
+            self.cloud.append(x)
             shrink *= 0.5 if bool(is_lost.any()) else 1.0
             steepest = max(steepest, self._steepest(metric, x, look + 1))
         chosen = shrink * step / steepest if lr is None else lr
@@ -258,6 +270,7 @@ class Tuner:
                 return
             tuning.x = found.x
             path.append(found.x)
+        self.cloud = path
         variances = metric.to_w(torch.cat(path)).var(0)
         # Draws one unit of time apart count about half; most of the rest is within 4 errors.
         error = math.sqrt(2.0 / (0.45 * len(path) * len(tuning.x)))
@@ -274,7 +287,10 @@ class Tuner:
         now = max(now, tuning.curvature)
         tuning.curvature, tuning.lr = now, step / now
         left = variances / scale**2
-        if float(left.max()) * then < _GAIN * float(variances.max()) * now:
+        if (
+            then > 0.1 * self.pace
+            and float(left.max()) * then < _GAIN * float(variances.max()) * now
+        ):
             tuning.metric, tuning.curvature, tuning.lr = other, then, step / then
 
     def _are_lost(self, center: Tensor, before: Tensor, found: Run) -> Tensor:
@@ -336,38 +352,45 @@ class Tuner:
             is_controlled = word in ("both", "control")
             grad = self.door(1).grad(tuning.metric.center[None])[0] if is_controlled else None
             covariance = self._covariance(tuning, Chains("sgld", 0.0, tuning.metric, size, grad))
-            lr = min(tuning.lr, _longest_step(covariance, is_controlled)) if is_open else tuning.lr
+            longest = self._longest_step(covariance, is_controlled)
+            lr = min(tuning.lr, longest) if is_open else tuning.lr
             found[word] = (1 + is_controlled) / lr, lr, grad, covariance
         best = min(found, key=lambda word: found[word][0])
         _, tuning.lr, tuning.center_grad, tuning.covariance = found[best]
         return best
+
+    def _longest_step(self, covariance: Tensor, is_controlled: bool) -> float:
+        """The lr at which batches have the largest part of the variance that is allowed."""
+        share = _LARGEST_CONTROLLED if is_controlled else _LARGEST_SHARE
+        largest = _largest(covariance)
+        return 2.0 * share / (largest + (share if self.rule == "sgld" else 0.0))
 
     def _covariance(self, tuning: Tuning, chains: Chains) -> Tensor:
         """The covariance of the pulled gradients of batches around the whole gradients.
 
         A matrix where there are enough of them, else its diagonal, as a vector.
         """
-        x, dim = tuning.x, self.potential.dim
+        x, dim = torch.cat(self.cloud[-_SPREAD_TIME // 2 :]), self.potential.dim
         wanted = min(max(_LEAST_DRAWS, _DRAWS_PER_COLUMN * dim), _MOST_DRAWS)
         repeats = math.ceil(wanted / len(x))
         door = self.door(len(x))
         whole = tuning.metric.pulled(door.grad(x))
         is_matrix = repeats * len(x) >= _DRAWS_PER_COLUMN * dim and tuning.metric.push.dim() == 2
         total = torch.zeros((dim, dim) if is_matrix else (dim,), dtype=torch.float64)
-        key = chain_key(self.seed, "batches")
+        squares, key = torch.zeros(dim, dtype=torch.float64), chain_key(self.seed, "batches")
         for number in range(repeats):
-            away = tuning.metric.pulled(chains.gradient(door, x, key, number)) - whole
+            batch = tuning.metric.pulled(chains.gradient(door, x, key, number))
+            squares += (batch * batch).sum(0)
+            away = batch - whole
             total += away.T @ away if is_matrix else (away * away).sum(0)
-        return total / (repeats * len(x))
+        count = repeats * len(x)
+        if self.rule == "psgld":  # its D holds the squares of these gradients
+            tuning.is_scaled = True
+            return total / count / (squares / count).sqrt().clamp_min(1e-300)
+        return total / count
 
 
 RARELY = Record(per_decade=1, grad_norms=False)
-
-
-def _longest_step(covariance: Tensor, is_controlled: bool) -> float:
-    """The lr at which batches have the largest part of the variance that is allowed."""
-    share = _LARGEST_CONTROLLED if is_controlled else _LARGEST_SHARE
-    return 2.0 * share / (_largest(covariance) + share)
 
 
 def _largest(covariance: Tensor) -> float:
