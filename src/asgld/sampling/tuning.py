@@ -143,7 +143,13 @@ class Tuner:
         self.spent += float(found.counts.spent.sum())
         center = torch.as_tensor(found.x)
         if found.kind is Kind.UNBOUNDED or not bool(torch.isfinite(center).all()):
-            self.notes["mode"] = "no mode was found: the density grows without end from x0"
+            text = "no mode was found: the density grows without end from x0"
+            if start != "x0":
+                raise ValueError(
+                    f"{text}, so it may have no finite mass. Check the sign of the loss or log "
+                    "density, or give prior_sd; start='x0' samples around x0 nevertheless"
+                )
+            self.notes["mode"] = text
             return best
         if start == "mode" and bool((self.start == self.start[0]).all()):
             self.start = center.expand_as(self.start).clone()

@@ -515,3 +515,11 @@ def test_lr_is_measured_and_kept(tmp_path: Path) -> None:
     assert again.settings.lr == first.settings.lr
     with pytest.raises(TypeError, match="lr is missing"):
         asgld.sample(model, method="psgld", **given)
+
+
+def test_words_of_functions_are_refused_for_networks() -> None:
+    given: Any = {"data": (torch.ones(4, 1),), "loss": lambda model, batch: model(batch[0]).mean()}
+    with pytest.raises(ValueError, match="correct='none'"):
+        asgld.sample(nn.Linear(1, 1), correct="none", **given)
+    with pytest.raises(TypeError, match="chain=0"):
+        asgld.sample(nn.Linear(1, 1), chains=4, **given)

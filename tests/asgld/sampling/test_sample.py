@@ -253,6 +253,10 @@ def test_a_folder_refuses_another_run_and_returns_a_finished_one(tmp_path: Path)
     assert np.array_equal(first.temperatures, again.temperatures)
     with pytest.raises(ValueError, match="seed"):
         problem.sample(folder=tmp_path, draws=50, step_check=True, seed=1)
+    problem.prior_sd = 0.01  # U(x0) stays as it is
+    with pytest.raises(ValueError, match="density"):
+        problem.sample(folder=tmp_path, draws=50, step_check=True)
+    problem.prior_sd = 50.0
     memory = problem.sample(draws=50, step_check=True)
     assert np.array_equal(first.draws, memory.draws)
 
@@ -319,6 +323,38 @@ def test_bad_arguments_are_named(options: dict[str, Any], error: type, text: str
     given = {"num_data": 30, **options}
     with pytest.raises(error, match=text):
         asgld.sample(problem.loss, torch.zeros(2), **given)
+
+
+@pytest.mark.parametrize(
+    "log_density",
+    [
+        lambda x: (x**2).sum(),  # the wrong sign
+        lambda x: 0.0 * x.sum(),
+        lambda x: -torch.nn.functional.softplus(-x).sum(),  # falls on one side
+        lambda x: -((x[0] + x[1]) ** 2),
+    ],
+)
+def test_a_density_without_finite_mass_is_refused(log_density: Any) -> None:
+    with pytest.raises(ValueError, match="no finite mass"):
+        asgld.sample(log_density, torch.zeros(2), log_density=True, draws=10)
+
+
+def test_chains_that_run_away_are_named() -> None:
+    found = asgld.sample(
+        lambda x: -(x**2).sum(), torch.zeros(2), log_density=True, draws=40, lr=3.0
+    )
+    assert any("run away" in text for text in found.findings)
+
+
+def test_psgld_does_not_depend_on_units() -> None:
+    found = [
+        asgld.sample(
+            lambda x, unit=unit: -((x / unit) ** 2).sum() / 2, torch.zeros(1), log_density=True,
+            method="psgld", draws=20, step_check=False,
+        )
+        for unit in (1.0, 1e-3, 1e3)
+    ]  # fmt: skip
+    assert len({one.settings["thin"] for one in found}) == 1
 
 
 def test_a_sum_is_refused() -> None:
