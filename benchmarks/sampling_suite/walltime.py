@@ -29,6 +29,8 @@ CHAINS, ROUNDS = 1000, 5
 # Steps of the shorter one of our calls, and of blackjax's; its draws per effective draw.
 STEPS, THEIR_STEPS, PER_EFFECTIVE = 250, 3000, 6
 LEAST_DRAWS = 25
+# Rounds and blackjax's steps where a step takes some ten milliseconds.
+SLOW = {"logistic": (3, 1500)}
 
 
 class Theirs:
@@ -59,6 +61,8 @@ def accurate(target: Target, step: float, chains: int, most: int) -> Theirs:
 def measure(target: Target, step: float, quick: bool = False) -> list[dict[str, Any]]:
     """Rows of both, measured in turn; `step` is blackjax's."""
     chains, rounds, most = (50, 2, 200) if quick else (CHAINS, ROUNDS, THEIR_STEPS)
+    if target.name in SLOW and not quick:
+        rounds, most = SLOW[target.name]
     sizes = {"chains": chains, "step_check": False}
     thin = ours.run(target, "full", {}, draws=4, **sizes).thin
     draws = max(STEPS // thin, LEAST_DRAWS)

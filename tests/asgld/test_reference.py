@@ -384,4 +384,5 @@ def test_defaults_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for optimizer in (asgld.ASGLD, asgld.AGLD, asgld.ASG, asgld.SGLD):
-            optimizer([torch.zeros(2, requires_grad=True)])
+            # A seed of its own: two samplers with the same noise are worth a warning.
+            optimizer([torch.zeros(2, requires_grad=True)], seed=387)

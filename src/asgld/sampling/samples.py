@@ -24,7 +24,7 @@ _SHOWN = 6
 # One whose average is off by this, an sd of 3 %, is named if it is beyond three errors.
 _AVERAGE = 0.06
 # A configurational temperature that is off by more belongs to no draws.
-_RUNAWAY = 3.0
+_RUNAWAY = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,9 +279,10 @@ class Samples:
         elif abs(mean) > _AVERAGE and abs(mean) > 3.0 * mean_error:
             side = "wide" if mean > 0 else "narrow"
             found.append(
-                f"wrong spread: the configurational temperature is {1 + mean:.3f} "
-                f"+-{mean_error:.3f} on average in place of 1, so sds are about "
-                f"{50 * abs(mean):.0f} % too {side}; {self._remedy()}"
+                f"wrong spread: the configurational temperature is {1 + mean:.3g} "
+                f"+-{mean_error:.2g} on average in place of 1, so sds are about "
+                f"{100 * abs(math.sqrt(max(1 + mean, 0.0)) - 1):.0f} % too {side}; "
+                f"{self._remedy()}"
             )
         elif beyond[worst] > 2.0 * LARGEST_BIAS:
             change = (math.sqrt(max(self.temperatures[worst], 0.0)) - 1.0) * 100
