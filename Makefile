@@ -26,11 +26,15 @@ lint: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# The source archive and the wheel that is made of it; the study's in a folder of their own.
+# The source archive and the wheel that is made of it; the study's in a folder of their own. On Linux
+# auditwheel gives the wheel the tag of the oldest systems that it runs on: an index takes no other.
 dist: $(READY)
 	rm -rf dist
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist
+	for wheel in dist/*-linux_*.whl; do test ! -e $$wheel || { PATH="$(CURDIR)/$(BIN):$$PATH" \
+	  auditwheel repair --wheel-dir dist $$wheel && rm $$wheel; } || exit 1; done
 	$(BIN)/python -m build --no-isolation --outdir dist/study study
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz dist/study/*
 
 bench: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

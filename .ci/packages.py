@@ -36,6 +36,7 @@ from pathlib import Path
 
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -48,6 +49,9 @@ ROOM = 16e9
 # What a source archive must not pick up.
 STRAYS = {".venv", "site-packages", "__pycache__"}
 TOP_STRAYS = {"build", "dist", "site"}
+
+# Platforms whose wheels an index takes. A bare `linux_x86_64` promises nothing about the system.
+INDEXED = ("any", "manylinux", "musllinux", "macosx", "win")
 
 # What each extra is for. Without it, the same line must end in an error that names it.
 PROBES = {
@@ -133,6 +137,16 @@ def check_metadata(wheel: Path, source: Path) -> None:
         assert metadata.description_content_type == "text/markdown"
         assert metadata.license_expression == "MIT"
     assert texts[0].split(b"\n\n")[0] == texts[1].split(b"\n\n")[0], "wheel and source disagree"
+
+
+def check_tag(wheel: Path) -> None:
+    """Raise where an index would refuse the platform in the wheel's name."""
+    refused = [
+        tag.platform
+        for tag in parse_wheel_filename(wheel.name)[3]
+        if not tag.platform.startswith(INDEXED)
+    ]
+    assert not refused, f"{wheel.name}: an index takes no wheel for {refused[0]}; run `make dist`"
 
 
 def build_without_compiler(source: Path, folder: Path) -> Path:
@@ -355,6 +369,7 @@ def main() -> None:
 
     source, wheel = the_one("*.tar.gz", ROOT / "dist"), the_one("*.whl", ROOT / "dist")
     check_metadata(wheel, source)
+    check_tag(wheel)
     print(f"{source.name} ({source.stat().st_size / 1e6:.2f} MB) and {wheel.name} ", end="")
     print(f"({wheel.stat().st_size / 1e6:.2f} MB): metadata and description are in order")
     form = "{:8}{:10}{:7}{:9}{:17}{}".format

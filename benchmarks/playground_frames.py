@@ -21,12 +21,8 @@ from playwright.sync_api import Browser, sync_playwright
 PAGE = Path(__file__).parent.parent / "site" / "playground" / "index.html"
 NUM_FRAMES = 300
 STEPS_PER_FRAME = "5"
-CASES = [
-    (390, 844, "strict-saddle"),
-    (1280, 900, "strict-saddle"),
-    (1280, 900, "octopus"),
-    (3840, 2160, "strict-saddle"),
-]
+SIZES = [(390, 844), (1280, 900), (3840, 2160)]
+SCENES = ["descent", "sparse", "sample", "matrix"]
 WATCH = """(count) => new Promise((done) => {
   const times = [];
   const hear = (now) => {
@@ -38,10 +34,14 @@ WATCH = """(count) => new Promise((done) => {
 })"""
 
 
-def watch(browser: Browser, width: int, height: int, landscape: str) -> tuple[list[float], float]:
+def watch(browser: Browser, width: int, height: int, scene: str) -> tuple[list[float], float]:
     """Milliseconds between frames, in order of length, and processor milliseconds per frame."""
     page = browser.new_page(viewport={"width": width, "height": height})
-    page.goto(f"{PAGE.as_uri()}#landscape={landscape}&chains=200")
+    page.goto(PAGE.as_uri())
+    page.click(f"[data-scene={scene}]")
+    page.fill("#pg-chains", "200")
+    page.press("#pg-chains", "Enter")
+    page.evaluate("scrollTo(0, 0)")
     page.select_option("#pg-speed", STEPS_PER_FRAME)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -64,12 +64,12 @@ def main() -> None:
     rows = []
     with sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        for width, height, landscape in CASES:
-            times, used = watch(browser, width, height, landscape)
+        for (width, height), scene in itertools.product(SIZES, SCENES):
+            times, used = watch(browser, width, height, scene)
             row = {
                 "width": width,
                 "height": height,
-                "landscape": landscape,
+                "scene": scene,
                 "chains": 200,
                 "steps_per_frame": STEPS_PER_FRAME,
                 "frames_per_second": f"{1e3 * len(times) / sum(times):.1f}",

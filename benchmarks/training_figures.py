@@ -46,6 +46,7 @@ def draw(folder: Path, results: Path = RESULTS, dpi: int = 160) -> None:
         "suite": suite_figures.suite_figure(suite),
         "suite-lr": suite_figures.rates_figure(suite),
         "grown": suite_figures.grown_figure(suite),
+        "copies": suite_figures.copies_figure(suite),
         "separation": suite_figures.separation_figure(read(results, "separation")),
         "gpt": gpt_figure(read(results, "gpt")),
         "gpt-64": gpt_figure(read(results, "gpt_64"), height=5.8),

@@ -37,7 +37,7 @@ def main() -> None:
     targets = torch.sin(2 * inputs[:, :1])
     network = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
     model = DistributedDataParallel(network)
-    optimizer = asgld.ASGLD(model.named_parameters(), lr=0.3, sigma=1e-3, seed=1)
+    optimizer = asgld.NetworkASGLD(model, lr=1e-2, seed=1)
     sampler = asgld.GrowingBatchSampler(
         NUM_SAMPLES, initial=64, slope=2.0, seed=1,
         rank=rank, world_size=world_size, num_steps=NUM_STEPS,

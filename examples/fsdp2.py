@@ -48,7 +48,7 @@ def train(
     """Train up to `num_steps`, beginning at the last whole checkpoint; return the parameters."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = make_model()
-    optimizer = asgld.ASGLD(model.named_parameters(), lr=0.3, sigma=1e-3, seed=1)
+    optimizer = asgld.NetworkASGLD(model, lr=3e-2, seed=1)
     sampler = asgld.GrowingBatchSampler(
         NUM_SAMPLES, initial=64, slope=2.0, seed=1, rank=rank, world_size=world_size
     )

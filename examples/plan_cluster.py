@@ -128,19 +128,25 @@ def is_tiled(parameter: DTensor, blocks: list[Block]) -> bool:
     )
 
 
+def held(tensor: torch.Tensor) -> int:
+    """Number of elements on this rank. The row averages of a matrix are whole on its ranks."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel()
+
+
 def main(data: int = 128, tensor: int = 8) -> dict[str, Any]:
     ranks = data * tensor
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     with torch.device("meta"):
         model = Model()
     shard(model, data, tensor)
-    optimizer = asgld.ASGLD(model.named_parameters(), lr=0.1, sigma=1e-3)
+    optimizer = asgld.NetworkASGLD(model)
 
     parameters = dict(model.named_parameters())
     total = sum(p.numel() for p in parameters.values())
     local = sum(p.to_local().numel() for p in parameters.values())
-    sums = sum(optimizer.state[p]["sum"].to_local().numel() for p in parameters.values())
-    streams = {optimizer.state[p]["stream"] for p in parameters.values()}
+    states = [optimizer.state[p] for p in parameters.values()]
+    momenta, sums = (sum(held(state[name]) for state in states) for name in ("momentum", "sum"))
+    streams = {int(state["stream"]) for state in states}
     # Layers are alike: what a tensor's blocks are depends on its shape and placements alone.
     kinds: dict[Any, DTensor] = {}
     for p in parameters.values():
@@ -154,6 +160,7 @@ def main(data: int = 128, tensor: int = 8) -> dict[str, Any]:
         "tensors": len(parameters),
         "ranks": ranks,
         "local": local,
+        "momenta": momenta,
         "sums": sums,
         "streams": len(streams),
         "largest_index": max(p.numel() for p in parameters.values()) - 1,
@@ -161,7 +168,8 @@ def main(data: int = 128, tensor: int = 8) -> dict[str, Any]:
         "tiled": tiled,
     }
     print(f"{total:,} parameters in {len(parameters)} tensors on {ranks:,} ranks")
-    print(f"rank 0 holds {local:,} of them and {sums:,} sums: {4 * (local + sums) / 1e9:.2f} GB")
+    size = 4 * (local + momenta + sums) / 1e9
+    print(f"rank 0 holds {local:,} of them, {momenta:,} momenta, {sums:,} sums: {size:.2f} GB")
     print(f"streams: {len(streams)}, all different: {len(streams) == len(parameters)}")
     print(f"largest index: {result['largest_index']:,}, of 2^63")
     print(f"{result['blocks']:,} blocks; every element in exactly one of its mesh: {tiled}")

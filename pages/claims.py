@@ -20,11 +20,13 @@ def values() -> Values:
     numbers = {
         "claims.all": len(verdicts),
         "claims.hold": counts["holds"],
+        "claims.consistent": counts["consistent"],
         "claims.corrected": counts["holds with correction"],
         "claims.refuted": counts["refuted"],
         "claims.open": counts["not supported"] + counts["not testable"],
         "rivals.all": rivals.total(),
         "rivals.hold": rivals["holds"],
+        "rivals.consistent": rivals["consistent"],
         "rivals.untested": rivals["not testable"],
         "paper-rows.refuted": paper["refuted"],
         "methods.all": len(method_names()),

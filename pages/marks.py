@@ -24,18 +24,22 @@ from typing import NamedTuple
 from pages import (
     architecture,
     claims,
+    knobs,
     matrices,
     minimize,
+    proximal,
     sampling,
     speed,
     suite,
+    table1,
     theory,
     training,
 )
 from pages.results import ROOT, Values
 
 FIGURE = ROOT / "docs" / "figures" / "architecture.svg"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+APPENDICES = sorted((ROOT / "benchmarks" / "tables").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *APPENDICES]
 MARK = re.compile(r"<!--([a-z][\w.-]*)-->")
 NUMBER = re.compile(r"((?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)" + MARK.pattern)
 TABLE = re.compile(r"<!-- table: ([\w.-]+) -->\n\n((?:\|.*\n)*)")
@@ -59,7 +63,8 @@ def collect() -> Values:
     """All numbers and tables, from the committed results and the code."""
     values = Values({}, {})
     for source in (
-        speed, training, suite, matrices, theory, claims, minimize, sampling, architecture,
+        speed, training, suite, matrices, theory, claims, knobs, minimize, proximal, sampling,
+        architecture,
     ):  # fmt: skip
         for known, new in zip(values, source.values(), strict=True):
             twice = known.keys() & new.keys()
@@ -89,7 +94,7 @@ def rewrite(page: str, text: str, values: Values) -> tuple[str, list[Difference]
 
 
 def write(*, is_check: bool = False) -> list[Difference]:
-    """Rewrite the pages and the picture of the architecture; return what differed."""
+    """Rewrite the pages, the files that are made as a whole too; return what differed."""
     values, differences, found = collect(), list[Difference](), set[str]()
     for path in PAGES:
         page, text = str(path.relative_to(ROOT)), path.read_text()
@@ -100,10 +105,10 @@ def write(*, is_check: bool = False) -> list[Difference]:
             path.write_text(new)
     unused = (values.numbers.keys() | values.tables.keys()) - found
     differences += [Difference("no page", mark, "nothing", "a mark") for mark in sorted(unused)]
-    picture, shown = architecture.picture(), FIGURE.read_text() if FIGURE.exists() else ""
-    if picture != shown:
-        name = str(FIGURE.relative_to(ROOT))
-        differences.append(Difference(name, "the picture", "another", "one drawn anew"))
-        if not is_check:
-            FIGURE.write_text(picture)
+    for path, whole in {FIGURE: architecture.picture(), **table1.files()}.items():
+        if not path.exists() or path.read_text() != whole:
+            name = str(path.relative_to(ROOT))
+            differences.append(Difference(name, "the file", "another", "one made anew"))
+            if not is_check:
+                path.write_text(whole)
     return differences

@@ -100,5 +100,6 @@ def _table(lines: list[str]) -> list[str]:
     if len(rules) == 2:
         rows.insert(0, [""] * len(starts))
     rows.insert(1, ["---"] * len(starts))
-    table = "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)
+    escaped = [[re.sub(r"\\?\|", r"\\|", cell) for cell in row] for row in rows]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in escaped)
     return ["", *textwrap.indent(table, indent).split("\n"), ""]

@@ -60,7 +60,18 @@ def values() -> Values:
             ["1,000 chains", "ours", "blackjax", "ours / blackjax"], _time_rows(times)
         ),
     }  # fmt: skip
-    return Values({}, tables)
+    defaults = [row for row in batch if row["variant"] == "default"]
+    numbers = {
+        "sampling.worst-sd": _worst(full),
+        "sampling.worst-batch": _worst(defaults),
+        "sampling.targets": str(len(full)),
+    }
+    return Values(numbers, tables)
+
+
+def _worst(rows: list[dict[str, str]]) -> str:
+    """The largest error of an sd, in per cent."""
+    return f"{max(100 * float(row['sd_error']) for row in rows):.1f}"
 
 
 def _of(row: Row | None, moment: str) -> str:

@@ -1,4 +1,4 @@
-"""Times and sizes: docs/speed.md, docs/scale.md, docs/install.md, the playground and README.md."""
+"""Times and sizes: docs/speed.md, its appendix, scale.md, install.md, playground and README.md."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ CPU_ROWS = {
     "SGLD of posteriors, gradient included": "posteriors SGLD (with gradient)",
     "ASGLD without the kernel, on lists": "ASGLD foreach",
 }
+# Rows and columns for users: the contender on a GPU and on a CPU, the workload on each.
+SHORT_ROWS = {
+    "ASGLD, alpha = beta = 1": ("ASGLD", "ASGLD fused"),
+    "general powers": ("ASGLD, general powers", "ASGLD fused, general powers"),
+    "no noise (ASG)": ("ASG", "ASG fused"),
+    "decay, momentum, clip": (MOMENTUM, "ASGLD fused, decay, momentum, clip"),
+    "replay of a CUDA graph": (REPLAY, ""),
+    "no kernel": ("", "ASGLD foreach"),
+}
+SHORT_COLUMNS = {
+    "GPU, 2^28 elements": ("2^28", ""), "GPU, 161 tensors": (SMALL, ""),
+    "GPU, 245 tensors": (LARGE, ""), "CPU, 1e6 elements": ("", "1e6"),
+    "CPU, 1e7 elements": ("", "1e7"), "CPU, 161 tensors": ("", SMALL),
+}  # fmt: skip
 CPU_COLUMNS = {
     "10,000 elements": "1e4", "1 million": "1e6", "10 million": "1e7",
     "ResNet-50's 161 tensors": SMALL,
@@ -61,7 +75,7 @@ Cells = dict[tuple[str, str], float]
 
 def values() -> Values:
     numbers, tables = dict[str, str](), dict[str, str]()
-    for part in (_gpu(), _cpu(), _commits(), _others()):
+    for part in (_gpu(), _cpu(), _short(), _commits(), _others()):
         numbers |= part.numbers
         tables |= part.tables
     return Values(numbers, tables)
@@ -158,25 +172,35 @@ def _cpu() -> Values:
         "cpu.quiet-list.high": high,
         "cpu.before.quiet": f"{quiet(before, '1e7'):.3f}",
     }
-    g, on_gpu = _column("step_time_gpu", "ratio_to_adamw_fused"), "`benchmarks/step_time_gpu.py`"
+    g = _column("step_time_gpu", "ratio_to_adamw_fused")
     ours = ("ASGLD fused", "ASGLD fused, decay, momentum, clip", "ASGLD foreach")
     tables = {
         "speed.cpu": table(
             ["step, noise on unless said", *CPU_COLUMNS],
             [[title, *(cell(c, w) for w in CPU_COLUMNS.values())] for title, c in CPU_ROWS.items()],
         ),
-        "readme.speed": table(
-            ["", "ASGLD", "the same with momentum", "without a kernel"],
-            [
-                [f"one H200, 245 tensors, 1.3e9 elements: {on_gpu}",
-                 f"{g[LARGE, 'ASGLD']:.2f}", f"{g[LARGE, MOMENTUM]:.2f}", "not measured"],
-                ["two threads of an AMD EPYC, 1e7 elements: `benchmarks/step_time.py`",
-                 *(cell(name, "1e7") for name in ours)],
-                ["the same, 1e6 elements", *(cell(name, "1e6") for name in ours)],
-            ],
-        ),
     }  # fmt: skip
+    numbers["readme.gpu"] = f"{g[LARGE, 'ASGLD']:.2f}"
+    numbers["readme.cpu"], _, numbers["readme.plain"] = (cell(name, "1e7") for name in ours)
     return Values(numbers, tables)
+
+
+def _short() -> Values:
+    """For users: the steps that matter, on a GPU and on a CPU."""
+    gpu_ratios, cpu_ratios = (
+        _column(f"step_time_{kind}", "ratio_to_adamw_fused") for kind in ("gpu", "cpu")
+    )
+
+    def cell(contenders: tuple[str, str], workloads: tuple[str, str]) -> str:
+        pairs = zip((gpu_ratios, cpu_ratios), workloads, contenders, strict=True)
+        found = [ratios[key] for ratios, *rest in pairs if (key := tuple(rest)) in ratios]
+        return "".join(f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}" for ratio in found)
+
+    lines = [
+        [title, *(cell(contenders, workloads) for workloads in SHORT_COLUMNS.values())]
+        for title, contenders in SHORT_ROWS.items()
+    ]
+    return Values({}, {"speed.short": table(["step, noise on unless said", *SHORT_COLUMNS], lines)})
 
 
 def _commits() -> Values:
@@ -221,11 +245,17 @@ def _commits() -> Values:
 def _others() -> Values:
     """Chains, imports, frames of the playground."""
     chains = {row["contender"]: row for row in read("chains") if row["replicas"] == "1000"}
-    numbers = {"chains.one-by-one": f"{float(chains['one by one']['median_s']):,.0f}"}
-    frames = [row for row in read("playground_frames") if row["landscape"] == "strict-saddle"]
-    for row in frames:
-        numbers[f"frames.{row['width']}"] = f"{float(row['frames_per_second']):.0f}"
-        numbers[f"frames.{row['width']}.ms"] = f"{float(row['processor_ms']):.0f}"
+    numbers = {
+        "chains.one-by-one": f"{float(chains['one by one']['median_s']):,.0f}",
+        "chains.seconds": f"{float(chains['run']['median_s']):.1f}",
+        "chains.times": f"{float(chains['run']['one_by_one_over_this']):,.0f}",
+    }
+    frames = read("playground_frames")
+    for width in {row["width"] for row in frames}:
+        scenes = [row for row in frames if row["width"] == width]
+        slowest = min(float(row["frames_per_second"]) for row in scenes)
+        numbers[f"frames.{width}"] = f"{slowest:.0f}"
+        numbers[f"frames.{width}.ms"] = f"{max(float(row['processor_ms']) for row in scenes):.0f}"
     tables = {
         "speed.chains": table(
             ["", "seconds", "one chain after another takes"],

@@ -132,24 +132,18 @@ def _best(suite: Suite) -> Values:
 
 
 def _choices(suite: Suite) -> str:
-    """For users: a row for each kind of network, and what to use."""
+    """For users: a row for each kind of network."""
     who, lines = (OURS, COORDINATE, MUON), []
     for task in named("suite"):
         found = {name: _mean(suite, task, name) for name in who}
         least = min(1.0, *found.values())
         cells = [bold(f"{found[name]:.2f}", found[name] == least) for name in who]
-        use = (
-            '`NetworkASGLD(model, shape="coordinate")` or AdamW'
-            if TASKS[task].is_low_rank
-            else ("`NetworkASGLD(model)`")
-        )
         rates = [suite.of(task, OURS, schedule).best_lr for schedule in SCHEDULES]
-        lines.append([TASKS[task].title, use, *cells, " and ".join(f"{lr:g}" for lr in rates)])
+        lines.append([TASKS[task].title, *cells, ", ".join(f"{lr:g}" for lr in rates)])
     header = [
         "your network",
-        "use",
-        "`NetworkASGLD(model)`",
-        "its coordinates",
+        "ours",
+        "ours, coordinates",
         "Muon + AdamW",
         "best lr, constant and cosine",
     ]

@@ -42,6 +42,7 @@ ROUTES = {
     ),
     "mesh-columns": (Row("mesh-columns", "foreach", "PSGLD"), "fsdp-uneven"),
     "tensor-columns": (Row("tensor-columns", "loop", "NetworkASGLD"), "ddp"),
+    "sparse": (Row("fsdp-uneven", BEST, "sparse"), "ddp"),
     "matrix-fsdp": (Row("fsdp-uneven", "best", "matrix"), "fsdp-uneven"),
     "matrix-mesh": (Row("mesh-columns", "loop", "matrix"), "ddp"),
 }

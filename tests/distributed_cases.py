@@ -297,7 +297,7 @@ ROUNDED_LAYOUTS: dict[str, Layout] = {
 }
 # NetworkASGLD has all that has a state or a schedule; "matrix" is the same for hidden matrices,
 # which are all weights here. "noise" is a step without a gradient: what moves a parameter is its
-# noise alone.
+# noise alone. "sparse" has a proximal step.
 PRESETS: dict[str, dict[str, Any]] = {
     "ASGLD": {"lr": 0.1, "sigma": 0.5},
     "AGLD": {"lr": 0.1, "sigma": 0.5},
@@ -307,6 +307,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "NetworkASGLD": {"lr": 0.1, "weight_decay": 0.1},
     "matrix": {"lr": 0.1, "weight_decay": 0.1},
     "noise": {"lr": 0.5, "sigma": 1.0},
+    "sparse": {"lr": 0.1, "sigma": 0.5, "prox": asgld.prox.ElasticNet(1.0, 0.5)},
 }
 CLASSES = {
     **OPTIMIZERS,
@@ -314,6 +315,7 @@ CLASSES = {
     "NetworkASGLD": asgld.NetworkASGLD,
     "matrix": asgld.NetworkASGLD,
     "noise": asgld.SGLD,
+    "sparse": asgld.ASGLD,
 }
 # No backend can be asked for by name that serves matrices and coordinates alike.
 OPTIONS = {**BACKENDS, "best": {}}

@@ -141,6 +141,34 @@ def grown_figure(rows: Rows) -> Any:
     return figure
 
 
+def copies_figure(rows: Rows) -> Any:
+    """One grown network in one panel, with letters that a phone can show."""
+    import matplotlib.pyplot as plt
+
+    suite, task = Suite(rows), "grown-layers"
+    steps = TASKS[task].full["steps"]
+    figure, axis = plt.subplots(figsize=(7.0, 4.6), layout="constrained")
+    for name, title, color, style, lift in (
+        ("adamw", "AdamW", ADAMW, "-", 0.025),
+        ("muon", "Muon + AdamW", MUON, (0, (4, 3)), 0.075),  # its copies stay where AdamW's do
+        ("matrix", "NetworkASGLD(model)", OURS, "-", 0.025),
+    ):
+        found = suite.of(task, name, "cosine")
+        watched = distances(found)
+        at = [steps * i / (len(watched) - 1) for i in range(len(watched))]
+        axis.plot(at, watched, color=color, ls=style, lw=3.5)
+        label = f"{title}: test loss {found.mean():.2f}"
+        axis.text(steps, watched[-1] + lift, label, color=color, fontsize=15, ha="right")
+    axis.set_ylim(-0.02, 0.6)
+    axis.set_title("Distance between copied neurons, relative to the weights", fontsize=14)
+    axis.set_xlabel("step after the network was widened", fontsize=14)
+    axis.set_xticks(range(0, steps + 1, steps // 4))
+    axis.tick_params(labelsize=13)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(lw=0.4, alpha=0.6)
+    return figure
+
+
 def distances(found: Losses) -> list[float]:
     """Distance of copies against the step, at the best lr: the mean of the seeds."""
     watched = [found.rows[found.best_lr, seed]["watched"].split() for seed in found.best]

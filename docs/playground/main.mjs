@@ -1,29 +1,36 @@
 /** The page: what is set, what runs, and what is drawn. Everything is computed here, in the browser. */
 
+import { distance, marginals, targetDensity, Visits } from "./density.mjs";
 import { Field } from "./field.mjs";
 import { FormulaError } from "./formula.mjs";
-import { LANDSCAPES, typedLandscape } from "./landscapes.mjs";
+import { LANDSCAPES, objectiveOf, typedLandscape } from "./landscapes.mjs";
 import { ExponentMap, MAP_LIMITS } from "./map.mjs";
-import { drawPlot, History } from "./plots.mjs";
+import { drawMarginal, drawPlot, History } from "./plots.mjs";
 import { rate } from "./rates.mjs";
 import { Chains } from "./rule.mjs";
-import { clampKnob, fromHash, initialState, KNOBS, methodOf, PRESETS, pythonProgram, toHash } from "./settings.mjs";
+import { CHOICES, clampKnob, fromHash, initialState, KNOBS, methodOf, PRESETS, pythonProgram, reconcile, SCENES, sceneOf, sceneState, toHash } from "./settings.mjs";
 
 const SPEEDS = [1, 2, 5, 10, 25, 100];
 const SLIDER_STEPS = 400;
 const MAX_PIXEL_RATIO = 2;
 const FRAMES_PER_DETAIL = 4;
 const VIEW_LIMITS = [1e-3, 1e6];
+/** The canvases of each goal beside the landscape and the map. */
+const PLOTS = { descend: ["loss", "temperature", "metric"], sample: ["temperature", "density-x", "density-y"] };
+/** Knobs that change the picture of the landscape or of the target. */
+const DRAWN_KNOBS = ["l1", "sigma"];
 
 const byId = (name) => document.getElementById(`pg-${name}`);
 const field = new Field(byId("field"));
 const map = new ExponentMap(byId("map"));
 
 let [state, messages] = fromHash(location.hash);
-let chains, record, theme;
+let chains, objective, record, theme, visits;
+/** The density of the temperature that is set, null unless chains sample. */
+let target = null;
 let frame = 0;
 let isPlaying = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-let stepsPerFrame = 2;
+let stepsPerFrame;
 let knobInputs = {};
 
 // ------------------------------------------------------------------------------------------------
@@ -34,7 +41,8 @@ let knobInputs = {};
 function restart() {
   chains = new Chains(state.settings, state.start);
   record = new History();
-  record.record(chains, state.landscape);
+  record.record(chains, objective);
+  visits = new Visits(state.view);
   field.restart();
   field.remember(chains);
   globalThis.history.replaceState(null, "", `#${toHash(state)}`);
@@ -55,15 +63,38 @@ function setKnobs(asked) {
     state.settings[name] = allowed;
     told.push(message);
   }
-  say(...told);
+  say(...told, reconcile(state.settings, false));
+  if (DRAWN_KNOBS.some((name) => name in asked)) drawLandscape();
   drawMap();
   restart();
+}
+
+function setShape(shape) {
+  state.settings.shape = shape;
+  say(reconcile(state.settings, true));
+  drawLandscape();
+  restart();
+}
+
+/** A scene begins on its own landscape, unless the user has typed one. */
+function setScene(scene) {
+  const isTyped = state.landscapeName === "formula";
+  const { start, view } = state;
+  const next = isTyped ? sceneState(scene, "formula", state.landscape.formula) : sceneState(scene);
+  setLandscape(isTyped ? { ...next, start, view } : next);
+  setSpeed(SCENES[scene].speed);
+}
+
+function setSpeed(speed) {
+  stepsPerFrame = speed;
+  byId("speed").value = String(speed);
 }
 
 function setLandscape(next) {
   state = next;
   say();
   showFormula();
+  showPlots();
   drawLandscape();
   drawMap();
   restart();
@@ -146,6 +177,13 @@ function buildKnob(name) {
 }
 
 function buildControls() {
+  for (const [name, { label }] of Object.entries(SCENES)) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: label });
+    button.dataset.scene = name;
+    button.addEventListener("click", () => setScene(name));
+    byId("scenes").append(button);
+  }
+  for (const [word, label] of Object.entries(CHOICES.shape)) byId("shape").append(new Option(label, word));
   byId("knobs").replaceChildren(...Object.keys(KNOBS).map(buildKnob));
   for (const [name, knobs] of Object.entries(PRESETS)) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: name });
@@ -159,7 +197,7 @@ function buildControls() {
   for (const [name, { label }] of Object.entries(LANDSCAPES)) byId("landscape").append(new Option(label, name));
   byId("landscape").append(new Option("your formula", "formula"));
   for (const speed of SPEEDS) byId("speed").append(new Option(String(speed), String(speed)));
-  byId("speed").value = String(stepsPerFrame);
+  setSpeed(SCENES[sceneOf(state.settings)].speed);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -180,8 +218,43 @@ function showSettings() {
       name === "gradient_noise" ? hasGradientNoise(state.settings) === (value !== 0) : state.settings[name] === value);
     button.setAttribute("aria-pressed", String(isSame && isNoiseRight));
   }
+  for (const button of byId("scenes").children) {
+    button.setAttribute("aria-pressed", String(button.dataset.scene === sceneOf(state.settings)));
+  }
   byId("landscape").value = state.landscapeName;
+  byId("shape").value = state.settings.shape;
+  const [first, second] = state.settings.shape === "left" ? ["larger D", "smaller D"] : ["x", "y"];
+  for (const place of document.querySelectorAll(".pg-first")) place.textContent = first;
+  for (const place of document.querySelectorAll(".pg-second")) place.textContent = second;
+  byId("loss-name").textContent = state.settings.l1 ? "f + penalty" : "loss f";
+  showLegend();
   showRates();
+}
+
+/** Show the plots of the goal, and give their canvases pixels. */
+function showPlots() {
+  const shown = PLOTS[state.settings.goal];
+  for (const name of new Set(Object.values(PLOTS).flat())) byId(name).closest("figure").hidden = !shown.includes(name);
+  fitCanvases();
+}
+
+/** What the picture shows besides chains, and what spoils it. */
+function showLegend() {
+  const { goal, alpha, beta, sigma, shape, l1 } = state.settings, parts = [];
+  if (goal === "sample" && target) {
+    parts.push(swatch(theme.ink), `target exp(−f/T), T = ${Number((sigma * sigma).toPrecision(3))}  `);
+    parts.push(swatch(theme.chain), "chains. Lines hold 50 and 90 % of the mass. ");
+    if (beta !== alpha / 2) parts.push("β is not α/2: D changes the temperature, so the chains do not follow the target. ");
+  } else if (goal === "sample") parts.push("Without noise there is no temperature: raise sigma. ");
+  if (l1) parts.push("Dashed: the kinks of the penalty. ");
+  if (alpha) parts.push(`Ellipses: D^(−α/2) of some chains, the longest drawn to a fixed length; D ${CHOICES.shape[shape]}.`);
+  byId("legend").replaceChildren(...parts);
+}
+
+function swatch(color) {
+  const mark = document.createElement("i");
+  mark.style.background = color;
+  return mark;
 }
 
 function showFormula() {
@@ -214,11 +287,9 @@ function showRates() {
   text.textContent = `${method.toUpperCase()} (${setting}) at α = ${alpha}, β = ${method === "asg" ? "∞" : beta}: ${verdict}.${heat}`;
   const legend = document.createElement("p");
   for (const [name, meaning] of [["falls", "falls, stronger is faster"], ["plateau", "floor"], ["heat", "grows"], ["ink", "dots: the paper’s exponent differs, or there is none"]]) {
-    const swatch = document.createElement("i");
-    const color = theme[name];
-    swatch.style.background = Array.isArray(color) ? `rgb(${color})` : color;
-    if (name === "ink") swatch.style.transform = "scale(0.4)";
-    legend.append(swatch, `${meaning}  `);
+    const color = theme[name], mark = swatch(Array.isArray(color) ? `rgb(${color})` : color);
+    if (name === "ink") mark.style.transform = "scale(0.4)";
+    legend.append(mark, `${meaning}  `);
   }
   byId("rates").replaceChildren(list, text, legend);
 }
@@ -226,13 +297,19 @@ function showRates() {
 function showNumbers() {
   const parts = [
     `step ${chains.step.toLocaleString("en")}`,
-    `median f ${Number(record.loss.median.at(-1).toPrecision(5))}`,
+    `median ${state.settings.l1 ? "f + penalty" : "f"} ${Number(record.loss.median.at(-1).toPrecision(5))}`,
     `start (${state.start.join(", ")})`,
   ];
+  if (target) parts.push(`${Math.round(100 * distance(target, visits.density()))} % of the mass is misplaced`);
+  if (state.settings.l1) parts.push(`x = 0 in ${countZeros(0)}, y = 0 in ${countZeros(1)} of ${chains.count} chains`);
   const outside = countOutside();
   if (outside) parts.push(`${outside} of ${chains.count} chains are outside the view`);
   if (chains.numLost) parts.push(`${chains.numLost} overflowed and rest: lower lr or raise d_init`);
   byId("numbers").textContent = parts.join(" · ");
+}
+
+function countZeros(coordinate) {
+  return chains.x.filter((value, i) => i % 2 === coordinate && value === 0).length;
 }
 
 function countOutside() {
@@ -272,7 +349,7 @@ function pixelRatio() {
 
 /** Give every canvas as many pixels as the screen shows. */
 function fitCanvases() {
-  for (const name of ["field", "loss", "temperature", "metric", "map"]) {
+  for (const name of ["field", "map", ...PLOTS[state.settings.goal]]) {
     const canvas = byId(name), ratio = pixelRatio();
     canvas.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
     canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
@@ -280,7 +357,10 @@ function fitCanvases() {
 }
 
 function drawLandscape() {
-  field.drawLandscape(state.landscape, state.view, theme);
+  const { l1, sigma, goal } = state.settings, isSampling = goal === "sample" && sigma > 0;
+  objective = objectiveOf(state.landscape, l1);
+  target = isSampling ? targetDensity(objective, state.view, sigma * sigma) : null;
+  field.drawLandscape(objective, state.view, theme, { temperature: isSampling ? sigma * sigma : 0, hasKinks: l1 > 0 });
 }
 
 function drawMap() {
@@ -291,17 +371,28 @@ function drawPlots() {
   const { steps, loss, temperature, metric } = record;
   const both = ([x, y]) => [{ values: x, color: theme.chain }, { values: y, color: theme.faint, dash: true }];
   const band = { low: loss.low, high: loss.high, color: theme.grid };
-  drawPlot(byId("loss"), { steps, theme, band, curves: [{ values: loss.median, color: theme.chain }] });
   drawPlot(byId("temperature"), { steps, theme, isLog: true, curves: both(temperature), empty: "no injected noise" });
+  if (state.settings.goal === "sample") return drawMarginals();
+  drawPlot(byId("loss"), { steps, theme, band, curves: [{ values: loss.median, color: theme.chain }] });
   drawPlot(byId("metric"), { steps, theme, isLog: true, curves: both(metric) });
 }
 
+function drawMarginals() {
+  const found = marginals(visits.density()), half = state.view[2];
+  const expected = target ? marginals(target) : found.map((one) => one.map(() => 0));
+  ["density-x", "density-y"].forEach((name, j) => {
+    const low = state.view[j] - half, high = state.view[j] + half;
+    drawMarginal(byId(name), { target: expected[j], found: found[j], low, high, theme });
+  });
+}
+
 function drawFrame() {
-  field.draw(chains, state.start);
   drawDetails();
+  field.draw(chains, state.start);
 }
 
 function drawDetails() {
+  field.compareDensities(target, target && visits.density());
   drawPlots();
   showNumbers();
   showProgram();
@@ -320,7 +411,8 @@ function drawEverything() {
 function advance(numSteps) {
   for (let n = 0; n < numSteps; n++) {
     chains.advance(state.landscape);
-    record.record(chains, state.landscape);
+    record.record(chains, objective);
+    if (target) visits.add(chains);
   }
   field.remember(chains);
 }
@@ -408,8 +500,9 @@ async function copyLink() {
 }
 
 function listen() {
+  byId("shape").addEventListener("change", (event) => setShape(event.target.value));
   byId("landscape").addEventListener("change", (event) => {
-    if (event.target.value !== "formula") setLandscape(initialState(event.target.value));
+    if (event.target.value !== "formula") setLandscape(sceneState(sceneOf(state.settings), event.target.value));
     else typeFormula(state.landscape.formula ?? "x^4/4 - x^2/2 + y^2/2 + x y/2");
     showFormula();
   });
@@ -419,7 +512,7 @@ function listen() {
   byId("play").addEventListener("click", () => setPlaying(!isPlaying));
   byId("step").addEventListener("click", stepOnce);
   byId("restart").addEventListener("click", restart);
-  byId("speed").addEventListener("change", (event) => (stepsPerFrame = Number(event.target.value)));
+  byId("speed").addEventListener("change", (event) => setSpeed(Number(event.target.value)));
   byId("in").addEventListener("click", () => zoom(1 / 1.5));
   byId("out").addEventListener("click", () => zoom(1.5));
   byId("link").addEventListener("click", copyLink);

@@ -1,4 +1,4 @@
-/** What the chains did over time: loss, temperature and D against the step, and how they are kept. */
+/** Curves: loss, temperature and D against the step, how they are kept, and densities of a coordinate. */
 
 /** Steps are kept densely at first, then at distances that grow with the step: the axis is log k. */
 const DENSE = 64;
@@ -18,8 +18,8 @@ export class History {
     this.nextStep = 0;
   }
 
-  /** Keep the present if it is due. */
-  record(chains, landscape) {
+  /** Keep the present if it is due; `value` is the function of x and y that is minimized. */
+  record(chains, value) {
     if (chains.step < this.nextStep) return;
     this.nextStep = Math.max(chains.step + 1, chains.step < DENSE ? 0 : Math.ceil(chains.step * GROWTH));
     const buffer = new Float64Array(chains.count);
@@ -28,13 +28,13 @@ export class History {
       return buffer.sort();
     };
     this.steps.push(chains.step);
-    sorted((chain) => landscape.value(chains.x[2 * chain], chains.x[2 * chain + 1]));
+    sorted((chain) => value(chains.x[2 * chain], chains.x[2 * chain + 1]));
     this.loss.median.push(quantile(buffer, 0.5));
     this.loss.low.push(quantile(buffer, 0.1));
     this.loss.high.push(quantile(buffer, 0.9));
     for (let j = 0; j < 2; j++) {
-      this.metric[j].push(quantile(sorted((chain) => chains.metric(2 * chain + j)), 0.5));
-      this.temperature[j].push(quantile(sorted((chain) => chains.temperature(2 * chain + j)), 0.5));
+      this.metric[j].push(quantile(sorted((chain) => chains.metricOf(chain)[j]), 0.5));
+      this.temperature[j].push(quantile(sorted((chain) => chains.temperatureAt(chains.metricOf(chain)[j])), 0.5));
     }
   }
 }
@@ -143,4 +143,40 @@ export function drawPlot(canvas, { steps, curves, band, isLog, theme, empty }) {
     context.stroke();
   }
   context.setLineDash([]);
+}
+
+/**
+ * Draw the density of one coordinate: bars for the chains, a line for the target.
+ * @param low the left end of the bins, `high` the right one
+ */
+export function drawMarginal(canvas, { target, found, low, high, theme }) {
+  const context = canvas.getContext("2d"), { width, height } = canvas;
+  const unit = theme.unit, left = 8 * unit, right = 8 * unit, bottom = 20 * unit, top = 6 * unit;
+  const bar = (width - left - right) / target.length;
+  const highest = Math.max(...target, ...found) || 1;
+  const toY = (mass) => height - bottom - ((height - bottom - top) * mass) / highest;
+  context.clearRect(0, 0, width, height);
+  context.fillStyle = theme.chain;
+  context.globalAlpha = 0.55;
+  found.forEach((mass, i) => context.fillRect(left + i * bar, toY(mass), bar, height - bottom - toY(mass)));
+  context.globalAlpha = 1;
+  context.strokeStyle = theme.ink;
+  context.lineWidth = 1.8 * unit;
+  context.beginPath();
+  target.forEach((mass, i) => context.lineTo(left + (i + 0.5) * bar, toY(mass)));
+  context.stroke();
+  context.strokeStyle = theme.grid;
+  context.lineWidth = unit;
+  context.beginPath();
+  context.moveTo(left, height - bottom);
+  context.lineTo(width - right, height - bottom);
+  context.stroke();
+  context.font = `${10.5 * unit}px ${theme.font}`;
+  context.fillStyle = theme.faint;
+  context.textAlign = "center";
+  context.textBaseline = "top";
+  for (const tick of roundTicks(low, high, 5)) {
+    const x = left + ((width - left - right) * (tick - low)) / (high - low);
+    context.fillText(axisLabel(Math.abs(tick) < 1e-9 * (high - low) ? 0 : tick), x, height - bottom + 4 * unit);
+  }
 }

@@ -4,7 +4,8 @@ Optimizers (`ASGLD`, `AGLD`, `ASG`, `SGLD`, `PSGLD`, `NetworkASGLD`), a front do
 found (`minimize`, `Result`, `classify`), methods side by side on your own function (`compare`,
 `Comparison`), draws from a posterior with a diagnosis (`sample`, `Samples`), settings from
 measurements (`calibrate`, `calibrate_copies`), certificates (`CertificateTracker`), batches that
-grow (`GrowingBatchSampler`), and the theory, as published and as corrected (`theory`).
+grow (`GrowingBatchSampler`), penalties (`prox`), and the theory, as published and as corrected
+(`theory`).
 
 The optimizers are loaded at once, all else when it is asked for.
 """
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from asgld import diagnostics as diagnostics
     from asgld import methods as methods
     from asgld import oracle as oracle
+    from asgld import prox as prox
     from asgld import run as run
     from asgld import sampling as sampling
     from asgld import scipy as scipy
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from asgld.sampling import NetworkSamples, Samples, posterior_options, sample
     from asgld.scipy import scipy_method
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AGLD",
     "ASG",
@@ -96,6 +98,7 @@ _PARTS = (
     "diagnostics",
     "methods",
     "oracle",
+    "prox",
     "run",
     "sampling",
     "scipy",

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from asgld._result import Phase, Result
 from asgld.curvature.kinds import Kind, Point
+from asgld.curvature.nonsmooth import Kinks
 from asgld.curvature.operator import Neighborhood, UnusableDerivative
 from asgld.curvature.points import classify
 from asgld.curvature.relative import Examination, examine
@@ -35,19 +36,19 @@ from asgld.methods import (
     FitsItself,
     KnowsItsNoise,
     Method,
+    ProximalDescent,
     Surroundings,
     normals,
 )
 from asgld.oracle import BudgetExhausted, Oracle
 from asgld.oracle.box import Box, Face, Reparametrized
+from asgld.oracle.composite import ActiveManifold, Composite, gradient_mapping
 from asgld.oracle.forms import Form
 from asgld.oracle.functions import Function
+from asgld.prox import BoundPenalty
 from asgld.run import Progress, Run, run
 from asgld.run.history import History, Record
 from asgld.run.stopping import Stop, StopWhen
-
-if TYPE_CHECKING:
-    pass
 
 _LinAlgError: Any = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 # The descent rests where its next step promises less than this part of the whole fall of f; where
@@ -113,18 +114,32 @@ class Landscape:
     """The function in both coordinate systems."""
 
     def __init__(
-        self, function: Function, box: Box | None, start: Tensor, budget: float | None
+        self,
+        function: Function,
+        box: Box | None,
+        start: Tensor,
+        budget: float | None,
+        penalty: BoundPenalty | None = None,
     ) -> None:
-        self.function, self.box = function, box
+        self.function, self.box, self.penalty = function, box, penalty
         inner: Function = function if box is None else Reparametrized(function, box)
+        if penalty is not None:
+            inner = Composite(inner, penalty)
         self.start = start if box is None else box.to_search(start)
         self.oracle = Oracle(inner, replicas=len(start), budget=budget)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether f itself is searched, without bounds and penalty."""
+        return self.box is None and self.penalty is None
 
     def to_user(self, z: Tensor) -> Tensor:
         return z if self.box is None else self.box.to_user(z)
 
     def measure(self, z: Tensor, grad: Tensor) -> Tensor:
-        """Norm of the (projected) gradient in the user's coordinates."""
+        """Norm of the (projected) gradient in the user's coordinates, or of the mapping."""
+        if self.penalty is not None:
+            grad = gradient_mapping(self.penalty, z, grad)
         if self.box is not None:
             x, slope, _ = self.box.derivatives(z)
             grad = self.box.projected_gradient(x, grad / slope)
@@ -160,14 +175,17 @@ class Landscape:
     def extreme_curvatures(self, z: Tensor, gamma: float, seed: int) -> tuple[Tensor, Tensor]:
         """Smallest and largest Hessian eigenvalue, in the user's coordinates, at each row of z."""
         x = self.to_user(z)
-        if self.function.dim <= _DENSE_DIM:
+        if self.function.dim <= _DENSE_DIM and self.penalty is None:
             hessians = self.function.hessian(x)
             is_finite = torch.isfinite(hessians).all(-1).all(-1)
             values = torch.full_like(x, math.nan)
             values[is_finite] = torch.linalg.eigvalsh(hessians[is_finite])
             return values[:, 0], values[:, -1]
         points = [
-            classify(self.function, row, eps=_ANY_GRADIENT, gamma=gamma, seed=seed) for row in x
+            classify(
+                self.function, row, prox=self.penalty, eps=_ANY_GRADIENT, gamma=gamma, seed=seed
+            )
+            for row in x
         ]
         lowest = [math.nan if p.lambda_min is None else p.lambda_min for p in points]
         highest = [math.nan if p.lambda_max is None else p.lambda_max for p in points]
@@ -230,7 +248,7 @@ class Minimization:
         self.point: Point | None = None
         self.exam: Examination | None = None
         if self.is_auto:
-            self.method = self._lbfgs(_RESTS[0])
+            self.method = self._descent(_RESTS[0])
         else:
             self._measure()
         self.has_noise = self.anneals = True
@@ -343,30 +361,28 @@ class Minimization:
         best = self.best
         self._note(name, method, int(result.steps[best]), before, spent, result.messages[best])
 
-    def _lbfgs(self, rest: float, *, is_away: bool = False) -> LBFGS:
+    def _descent(self, rest: float, *, is_away: bool = False) -> LBFGS:
         memory = _MEMORY if self.land.oracle.dim <= _LARGE_DIM else _SMALL_MEMORY
         steepest = None if self.scales is None else self.scales.curvature
         gained = 0.0
         metric = None
-        if self.exam is not None and self.land.box is None:
+        if self.exam is not None and self.land.is_plain:
             steepest = self.exam.largest if self.exam.largest > 0 else steepest
             # Away from the point that was judged only the scales of the coordinates are the same.
             metric = self.exam.diagonal if is_away else self.exam.metric
         if self.runs:
             gained = max(float(self.start_values[self.best] - self.values[self.best]), 0.0)
-        return LBFGS(
-            memory=memory,
-            scale=1.0 / steepest if steepest and metric is None else None,
-            metric=metric,
-            rest=rest if self.tol is None else 0.0,
-            gained=gained,
-        )
+        rest = rest if self.tol is None else 0.0
+        scale = 1.0 / steepest if steepest and metric is None else None
+        if self.land.penalty is not None:
+            return ProximalDescent(memory=memory, scale=scale, rest=rest, gained=gained)
+        return LBFGS(memory=memory, scale=scale, metric=metric, rest=rest, gained=gained)
 
     @property
     def _stretch(self) -> int:
         """Steps after which a look at the curvature pays: it tells the scales of coordinates."""
         dim = self.land.oracle.dim
-        pays = dim <= Effort.dense_below and self.land.box is None and len(self.z) == 1
+        pays = dim <= Effort.dense_below and self.land.is_plain and len(self.z) == 1
         return _STRETCH + _STRETCH_PER_DIM * dim if pays else self.max_steps
 
     def _run(
@@ -377,7 +393,7 @@ class Minimization:
         record: Record | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Run:
-        """Descend by L-BFGS, all replicas."""
+        """Descend, all replicas."""
         spent = self.spent
         before = float(self.values[self.best])
         when = StopWhen(grad_tol=self.tol, every=1, measure=self.land.measure)
@@ -405,7 +421,10 @@ class Minimization:
         rows, which = torch.unique(rows, dim=0, return_inverse=True)  # many may share a saddle
         if reason is Stop.GRADIENT and self.given_gamma is None:
             x = self.land.to_user(rows)
-            kinds = [classify(self.land.function, row, eps=_ANY_GRADIENT).kind for row in x]
+            kinds = [
+                classify(self.land.function, row, prox=self.land.penalty, eps=_ANY_GRADIENT).kind
+                for row in x
+            ]
             return torch.tensor([kind is Kind.MINIMUM for kind in kinds])[which]
         gamma = self.given_gamma or _SEARCH_GAMMA * min(1.0, self.scales.curvature)
         lowest, highest = self.land.extreme_curvatures(rows, gamma, self.seed)
@@ -504,7 +523,7 @@ class Minimization:
                 f"{int(is_lost.sum())} replicas ended above their start: polished from there"
             )
         z = torch.where(is_lost[:, None], self.land.start, self.z)
-        self._run(self._lbfgs(_RESTS[0]), z, "polish")
+        self._run(self._descent(_RESTS[0]), z, "polish")
 
     def _scale(self) -> Tensor:
         """How large the coordinates of the best replica are, and how far they came."""
@@ -532,17 +551,68 @@ class Minimization:
             self.point = replace(point, kind=Kind.UNBOUNDED, summary=text)
         self._note("judgment", "curvature", 0, before, spent, self.point.kind.name)
 
-    def _judged(self) -> Point:
-        best = self.best
-        x, scale = self.land.to_user(self.z[best]), self._scale()
-        source: Any = _Counted(self.land.door(best, is_user=True), self.watch)
-        around = Neighborhood(source, x)
-        fall = self._recent_fall()
+    def _tolerances(self) -> tuple[float | None, float | None]:
+        """The gradient norm and the curvature that count as zero, None for relative ones."""
         eps, gamma = self.tol, self.given_gamma
         if self.noise_floor is not None:
             assert self.scales is not None
             eps = max(self.tol or 0.0, 2.0 * self.noise_floor, 1e-300)
             gamma = gamma or max(math.sqrt(eps) * min(1.0, self.scales.curvature), 1e-300)
+        return eps, gamma
+
+    def _judged_among_free(self, penalty: BoundPenalty) -> Point:
+        """Judge f + g on the active manifold of g."""
+        best, fall = self.best, self._recent_fall()
+        source = _Counted(self.land.door(best), self.watch)
+        eps, gamma = self._tolerances()
+        grad = self._snapped(source, penalty)
+        kinks = Kinks(source, penalty, self.z[best], grad)
+        if not bool(kinks.is_free.any()):
+            return kinks.judged(None, eps=eps)
+        scale = self._scale()[kinks.is_free]
+        if gamma is not None:
+            point = classify(
+                kinks.manifold, kinks.start, eps=eps, gamma=gamma, scale=scale, fall=fall,
+                seed=self.seed,
+            )  # fmt: skip
+            return kinks.judged(point, eps=eps)
+        effort = Effort(seed=self.seed, max_hvp=2000)
+        exam = examine(Neighborhood(kinks.manifold, kinks.start), effort, scale=scale, fall=fall)
+        for _ in range(_MAX_HESSIANS if self.polishes else 0):
+            needs_hessian = self._newton(exam, kinks.manifold)
+            if exam.drift > 0.0:
+                kinks = Kinks(source, penalty, self.z[best], source.grad(self.z[best]))
+            if not needs_hessian:
+                break
+            around = Neighborhood(kinks.manifold, kinks.start)
+            exam = examine(around, effort, scale=scale, fall=fall)
+        self.exam = exam
+        rays = _NUM_RAYS if exam.is_complete else 1
+        return kinks.judged(exam.point(eps, num_rays=rays, seed=self.seed), exam, eps)
+
+    def _snapped(self, source: _Counted, penalty: BoundPenalty) -> Tensor:
+        """Set entries to zero that a proximal step would set to zero, if F does not rise by that.
+
+        Return the gradient of f at the end.
+        """
+        best = self.best
+        x, grad = self.z[best], source.grad(self.z[best])
+        near = torch.where(penalty.shrink(x - grad, 1.0) == 0.0, 0.0, x)
+        if torch.equal(near, x) or not float(source.value(near)) <= float(self.values[best]):
+            return grad
+        self.z, self.values = self.z.clone(), self.values.clone()
+        self.z[best], self.values[best] = near, source.value(near)
+        return source.grad(near)
+
+    def _judged(self) -> Point:
+        if self.land.penalty is not None:
+            return self._judged_among_free(self.land.penalty)
+        best = self.best
+        x, scale = self.land.to_user(self.z[best]), self._scale()
+        source: Any = _Counted(self.land.door(best, is_user=True), self.watch)
+        around = Neighborhood(source, x)
+        fall = self._recent_fall()
+        eps, gamma = self._tolerances()
         held = None
         if self.land.box is not None:
             f_scale = max(abs(float(self.values[best])), fall, 1e-300)
@@ -611,7 +681,7 @@ class Minimization:
             rest = rests.pop(0)
         else:
             return False
-        self._run(self._lbfgs(rest), self.z, "descent")
+        self._run(self._descent(rest), self.z, "descent")
         self._judge()
         return True
 
@@ -645,7 +715,7 @@ class Minimization:
             return False
         if not self.exam.is_complete:
             return abs(self.exam.largest) <= self.exam.noise
-        return 2 * self.point.num_flat > self.land.oracle.dim
+        return 2 * self.point.num_flat > self.exam.around.dim
 
     def _moved(self, row: int, move: Tensor) -> Tensor:
         """A replica displaced by `move` in the user's coordinates, kept inside the bounds."""
@@ -694,7 +764,7 @@ class Minimization:
         free = self.land.oracle.free()
         if not bool(torch.isfinite(free.value(z)).all()):
             return False
-        self._run(self._lbfgs(_RESTS[0], is_away=True), z, name)
+        self._run(self._descent(_RESTS[0], is_away=True), z, name)
         size = max(abs(old), abs(float(self.values[self.best])))
         rounding = 64 * self.land.oracle.unit_roundoff * size
         gain = old - float(self.values[self.best])
@@ -707,16 +777,19 @@ class Minimization:
 
     # ------------------------------------------------------------------------- polish
 
-    def _newton(self, exam: Examination) -> bool:
+    def _newton(self, exam: Examination, manifold: ActiveManifold | None = None) -> bool:
         """Newton steps with the Hessian of a judgment, as long as they shorten the gradient.
 
-        Return whether the Hessian must be computed anew to judge the end.
+        With a penalty they stay on its active manifold. Return whether the Hessian must be computed
+        anew to judge the end.
         """
         if not exam.is_nearly_convex or self.land.box is not None or exam.newton_energy == 0.0:
             return False
         best, spent = self.best, self.spent
-        door = self.land.door(best)
-        x, value, grad = self.z[best], float(self.values[best]), exam.grad
+        door: Any = self.land.door(best)
+        if manifold is not None:
+            door = replace(manifold, source=door)
+        x, value, grad = exam.x, float(self.values[best]), exam.grad
         first, energy, steps = value, exam.newton_energy, 0
         for _ in range(_MAX_NEWTON_STEPS):
             trial = x + exam.newton_step(grad)
@@ -735,7 +808,8 @@ class Minimization:
             return False
         is_slow = energy > 0.25 ** (steps + 1) * exam.newton_energy
         self.z, self.values = self.z.clone(), self.values.clone()
-        self.z[best], self.values[best] = x, value
+        self.z[best] = x if manifold is None else manifold.full(x)
+        self.values[best] = value
         exam.move(x, value, grad)
         self._note("polish", "newton", steps, first, spent, "steps no longer shorten the gradient")
         return is_slow or exam.is_blurred or exam.drift > _LONG_WAY
@@ -773,8 +847,13 @@ class Minimization:
             noise_floor=self.noise_floor,
             num_escapes=self.num_escapes,
             options=self.knobs,
+            num_free=self._num_free(),
             notes={**self.land.oracle.notes, **self.notes},
         )
+
+    def _num_free(self) -> int | None:
+        penalty = self.land.penalty
+        return None if penalty is None else int(penalty.is_free(self.z[self.best]).sum())
 
     def _as_user(self, values: Tensor) -> Any:
         return values.clone() if self.form.is_torch else values.numpy().copy()

@@ -18,7 +18,9 @@ from asgld._result import Result
 from asgld.arguments import require
 from asgld.methods import LBFGS, Method
 from asgld.methods import method as make_method
+from asgld.methods.torch import LANGEVIN
 from asgld.oracle.box import Box
+from asgld.oracle.composite import bind
 from asgld.oracle.forms import contradicts_values, read_start, user_function
 from asgld.run import Progress
 from asgld.run.history import Record
@@ -46,6 +48,7 @@ def minimize(
     hvp: Callable[..., Any] | None = None,
     hess: Callable[..., Any] | None = None,
     bounds: Any = None,
+    prox: Any = None,
     num_samples: int | None = None,
     replicas: int | None = None,
     tol: float | None = None,
@@ -78,11 +81,16 @@ def minimize(
         jac, hvp, hess: derivatives jac(x), hvp(x, v), hess(x), in the same language as `fun`.
         bounds: pairs (low, high), None for no bound, as in scipy. The search takes place in
             coordinates without bounds; see `asgld.oracle.box`.
+        prox: a penalty g of `asgld.prox`, or, where x0 is a dict or tuple, penalties in its form,
+            None for none. F = fun + g is minimized: "auto" goes down by proximal steps and judges
+            the end on the active manifold of g, see `asgld.curvature.nonsmooth`. Methods that know
+            it: "prox-gd", "fista" and the Langevin methods. It cannot be joined with `bounds`.
         num_samples: n, where `fun` is a mean over n samples; then `batch_size=` may be given.
         replicas: number of independent chains, run as one; x0 may then have a leading axis of as
             many starts.
-        tol: largest gradient norm of a minimum; with bounds, of the projected gradient. None, the
-            default, is relative: what the gradient promises, see `asgld.curvature.relative`.
+        tol: largest gradient norm of a minimum; with bounds, of the projected gradient; with
+            `prox`, of the gradient mapping x - prox(x - grad f(x)). None, the default, is relative:
+            what the gradient promises, see `asgld.curvature.relative`.
         gamma: curvatures above -gamma count as not negative; None is relative, too.
         accept_flat: count a point as success at which curvature vanishes along some direction and
             f was not found to fall along it: a valley of minimizers, a plateau.
@@ -131,7 +139,13 @@ def minimize(
         raise ValueError(f"gamma={gamma!r}: need a positive number, or None for a relative one")
     if max_seconds is not None and not max_seconds > 0:
         raise ValueError(f"max_seconds={max_seconds!r}: need a positive number")
+    if prox is not None and bounds is not None:
+        raise ValueError(
+            f"prox={prox!r} with bounds: need one of both; a penalty acts on x, and bounds change "
+            "the coordinates of the search"
+        )
     form, start = read_start(x0, replicas)
+    penalty = None if prox is None else bind(prox, form)
     dim = start.shape[-1]
     stated = None if bounds is None else Box.of(bounds, dim, transform)
     box = None if stated is None else stated.without_far_bounds(start)
@@ -150,10 +164,15 @@ def minimize(
         chosen = make_method(chosen, **options)
     elif options:
         _refuse(sorted(options)[0], method)
+    if "prox" in getattr(chosen, "options", {}):
+        raise ValueError(f"method={method!r} has a prox of its own: give prox to minimize instead")
+    if penalty is not None and not is_auto and not getattr(chosen, "knows_prox", False):
+        known = ", ".join(map(repr, ("auto", "prox-gd", "fista", *LANGEVIN)))
+        raise ValueError(f"method={method!r} knows no prox={prox!r}: those that do are {known}")
 
     def solve(box: Box | None) -> Minimization:
         task = Minimization(
-            land=Landscape(function, box, start, budget),
+            land=Landscape(function, box, start, budget, penalty),
             method=chosen,
             is_auto=is_auto,
             form=form,

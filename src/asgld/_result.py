@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from asgld.curvature.kinds import Kind, Point
 from asgld.oracle.costs import Counts
@@ -53,7 +54,7 @@ class Result:
 
     ==============  =========================================================================
     x               the best point, in x0's form (float64), in the user's coordinates
-    fun, jac        f(x) and the gradient there
+    fun, jac        f(x) and the gradient there; with `prox`, f(x) + g(x) and the gradient of f
     kind, point     what x is: MINIMUM, STRICT_SADDLE, ...; with lambda_min, direction, ...
     success         True only at a MINIMUM that is not judged at a noise floor, or where
                     `accept_flat` was given at a flat point along which f does not fall
@@ -72,6 +73,7 @@ class Result:
                     `point.gamma`. None where the noise dies out
     num_escapes     saddles and plateaus that were left
     options         the method's options, as measured or given
+    num_free        with `prox`: entries of x that are not at a kink of the penalty; else None
     notes           how derivatives were obtained, and other remarks
     ==============  =========================================================================
     """
@@ -95,6 +97,7 @@ class Result:
     num_escapes: int
     options: dict[str, Any]
     notes: dict[str, str]
+    num_free: int | None = None
 
     @property
     def lambda_min(self) -> float | None:
@@ -142,6 +145,9 @@ class Result:
         if point.lambda_min is not None:
             sure = "" if point.confidence == 1.0 else f", confidence {point.confidence:.7g}"
             rows["lambda_min"] = f"{point.lambda_min:.6g} (tolerance {point.gamma:.2g}{sure})"
+        if self.num_free is not None:
+            size = sum(np.asarray(leaf).size for leaf in tree_leaves(self.x))
+            rows["entries"] = f"{self.num_free} free, {size - self.num_free} at a kink (zero)"
         totals = self.counts.total()
         spent = totals.pop("gradient_equivalents")
         totals.pop("samples")

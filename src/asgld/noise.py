@@ -55,6 +55,7 @@ class Purpose(enum.IntEnum):
 
     UPDATE = 0
     ROUND = 1  # the lower half of a word for the parameter, the upper half for its sum
+    SHRINK = 2  # rounding after a proximal step
     BATCH = 3
 
 

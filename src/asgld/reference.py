@@ -6,17 +6,19 @@ import each other, so their agreement is evidence.
 The paper writes its accumulator in three ways that contradict each other. This file has two:
 
 - `Lag.ONE` (the default, and what the optimizers do): D_k holds the squares of G_0 ... G_{k-1}.
-  This is the indexing of the paper's introduction and of its Lemma 1. The paper leaves D_0
-  undefined; here D_0 = d_init. D_k is known before G_k is drawn, so E[D_k^{-alpha/2} G_k] has no
-  bias.
+  This is the indexing of the paper's equation (3), of its Lemma 1 and of the proof of its
+  Theorem 4.1. The paper leaves D_0 undefined; here D_0 = d_init.
 - `Lag.TWO` (as Algorithm 1 prints it): step 3 adds G(x_{k-1}) to D_k, but step 4 uses D_{k-1}, so
   the newest square inside is that of G(x_{k-2}). From x_0 = x_1 and D_{-1} = d_init, the first
   gradient enters twice: once as G(x_0), once as G(x_1).
+
+In both D is known before the gradient that it scales is drawn, so neither makes a step biased.
 """
 
 from __future__ import annotations
 
 import enum
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,6 +28,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Gradient = Callable[[Array], npt.ArrayLike]
+Prox = Callable[[Array, Array], Array]
 
 
 class Lag(enum.Enum):
@@ -59,13 +62,16 @@ def asgld(
     shape: str = "coordinate",
     blocks: int = 1,
     polar_by: str = "express",
+    prox: Prox | None = None,
 ) -> Iterator[Array]:
-    """Yield x_1, x_2, ... of Algorithm 1 without end.
+    """Return x_1, x_2, ... of Algorithm 1 without end.
 
         x <- x - lr D^(-alpha/2) G + sqrt(2 lr) D^(-beta/2) e,     e = sigma normals(k)
+        x <- prox(x, lr D^(-alpha/2)),                             for f + g alone
 
     The arguments from `decay` on are not in the paper. `_widened` below has the rule with them,
-    `_shaped` the rule with a D of another shape than the paper's.
+    `_shaped` the rule with a D of another shape than the paper's. The algorithm as printed,
+    `Lag.TWO`, takes none of them but `prox`.
 
     Args:
         gradient: G, called once per step with the current iterate.
@@ -86,36 +92,78 @@ def asgld(
         shape: "scalar", "row", "coordinate", "left", "both", "polar" or "polar-row".
         blocks: how many matrices x holds along its first dimension.
         polar_by: "express", "muon" or "svd".
+        prox: the proximal step of g for f + g, such as `l1(0.1)`: a function of the iterate and of
+            the step size of each of its entries.
     """
+    name, size = ("sigma", sigma) if noise is None else ("noise", noise)
+    if size != 0.0 and not math.isinf(beta) and normals is None:
+        raise ValueError(f"normals=None with {name}={size}: pass normals, or {name}=0")
+    if lag is Lag.TWO:
+        _check_printed(
+            weight_decay=weight_decay, maximize=maximize, decay=decay, momentum=momentum, clip=clip,
+            annealing=annealing, opposed=opposed, noise=noise, noise_bound=noise_bound,
+            shape=shape, blocks=blocks, polar_by=polar_by,
+        )  # fmt: skip
     if shape != "coordinate":
-        if lag is not Lag.ONE:
-            raise ValueError(f"{lag}: the algorithm as printed has a D per coordinate")
-        yield from _shaped(
+        if prox is not None:
+            raise ValueError(f"prox with shape={shape!r}: the step needs a D per coordinate")
+        return _shaped(
             gradient, x, normals, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
             d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
             momentum=momentum, clip=clip, annealing=annealing, opposed=opposed, noise=noise,
             noise_bound=noise_bound, shape=shape, blocks=blocks, polar_by=polar_by,
         )  # fmt: skip
-        return
     is_wider = decay is not None or momentum != 0.0 or clip is not None or annealing != 0.0
     if is_wider or noise is not None or noise_bound is not None:
-        if lag is not Lag.ONE:
-            raise ValueError(f"{lag}: the algorithm as printed has none of the wider rule's knobs")
-        yield from _widened(
+        return _widened(
             gradient, x, normals, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
             d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, decay=decay,
             momentum=momentum, clip=clip, annealing=annealing, opposed=opposed, noise=noise,
-            noise_bound=noise_bound,
+            noise_bound=noise_bound, prox=prox,
         )  # fmt: skip
-        return
-    x = np.array(x, dtype=np.float64)
+    return _plain(
+        gradient, x, normals, lr=lr, alpha=alpha, beta=beta, sigma=sigma, delta=delta,
+        d_init=d_init, weight_decay=weight_decay, sign=-1.0 if maximize else 1.0, lag=lag,
+        prox=prox,
+    )  # fmt: skip
+
+
+def _check_printed(**knobs: Any) -> None:
+    """Raise if a knob that Algorithm 1 does not print has another value than its default."""
+    defaults = inspect.signature(asgld).parameters
+    for name, value in knobs.items():
+        if value != (default := defaults[name].default):
+            raise ValueError(
+                f"{name}={value!r} with Lag.TWO: the algorithm as printed has no {name}; need "
+                f"{default!r}"
+            )
+
+
+def _plain(
+    gradient: Gradient,
+    start: npt.ArrayLike,
+    normals: Callable[[int], npt.ArrayLike] | None,
+    *,
+    lr: float,
+    alpha: float,
+    beta: float,
+    sigma: float,
+    delta: float,
+    d_init: float,
+    weight_decay: float,
+    sign: float,
+    lag: Lag,
+    prox: Prox | None,
+) -> Iterator[Array]:
+    """Yield the iterates of the paper's rule, with either lag."""
+    x: Array = np.array(start, dtype=np.float64)
     # Lag.ONE uses the newest D; Lag.TWO the one before it, and both begin at d_init.
     older = np.full_like(x, d_init)
     newest = older.copy()
     previous_gradient: Array | None = None
     k = 0
     while True:
-        g = np.asarray(gradient(x), dtype=np.float64) * (-1.0 if maximize else 1.0)
+        g = sign * np.asarray(gradient(x), dtype=np.float64)
         if lag is Lag.TWO:
             before = g if previous_gradient is None else previous_gradient
             older, newest = newest, newest + before * before + delta
@@ -123,10 +171,11 @@ def asgld(
         metric = newest if lag is Lag.ONE else older
         x = x * (1.0 - lr * weight_decay) - lr * metric ** (-alpha / 2) * g
         if sigma != 0.0 and not math.isinf(beta):
-            if normals is None:
-                raise ValueError(f"normals=None with sigma={sigma}: pass normals, or sigma=0")
+            assert normals is not None
             e = sigma * np.asarray(normals(k), dtype=np.float64)
             x = x + math.sqrt(2.0 * lr) * metric ** (-beta / 2) * e
+        if prox is not None:
+            x = prox(x, lr * metric ** (-alpha / 2))
         if lag is Lag.ONE:
             newest = newest + g * g + delta
         k += 1
@@ -153,6 +202,7 @@ def _widened(
     opposed: float,
     noise: float | None,
     noise_bound: float | None,
+    prox: Prox | None,
 ) -> Iterator[Array]:
     """Yield the iterates of the rule with all of its knobs.
 
@@ -196,6 +246,8 @@ def _widened(
                 assert normals is not None
                 z = np.asarray(normals(k), dtype=np.float64)
                 x = x + scale * metric ** (-beta / 2) * z
+            if prox is not None:
+                x = prox(x, lr * metric ** (-alpha / 2))
         k += 1
         yield x
 
@@ -252,8 +304,7 @@ def _shaped(
         is_noisy = scale != 0.0 and not math.isinf(beta)
         z = np.zeros_like(x)
         if is_noisy:
-            if normals is None:
-                raise ValueError(f"normals=None with sigma={sigma}: pass normals, or sigma=0")
+            assert normals is not None
             z = np.array(normals(k), dtype=np.float64).reshape(x.shape)
         moves = True
         if shape in ("polar", "polar-row"):
@@ -297,6 +348,51 @@ def _shaped(
             x = x * (1.0 - lr * weight_decay) - lr * move + scale * z
         k += 1
         yield x
+
+
+def elastic_net(weight: npt.ArrayLike, ridge: npt.ArrayLike) -> Prox:
+    """Return the proximal step of weight |x|_1 + ridge/2 |x|^2: argmin_u of it and of
+    sum_i (u_i - x_i)^2 / (2 step_i)."""
+
+    def prox(x: Array, step: Array) -> Array:
+        shrunk = np.sign(x) * np.maximum(np.abs(x) - step * np.asarray(weight), 0.0)
+        return np.asarray(shrunk / (1.0 + step * np.asarray(ridge)))
+
+    return prox
+
+
+def l1(weight: npt.ArrayLike) -> Prox:
+    """Return the proximal step of weight |x|_1."""
+    return elastic_net(weight, 0.0)
+
+
+def group_lasso(weight: float, groups: npt.ArrayLike) -> Prox:
+    """Return the proximal step of weight times the sum of |x_group|; -1 is no group.
+
+    The new norm r of a group solves sum_i x_i^2 / (r + weight step_i)^2 = 1. The left side falls
+    with r and is at most 1 at r = |x|, so bisection finds r.
+    """
+    index = np.asarray(groups)
+
+    def prox(x: Array, step: Array) -> Array:
+        u = x.copy()
+        for group in range(int(index.max()) + 1):
+            y, c = x[index == group], weight * step[index == group]
+
+            def left(r: float, y: Array = y, c: Array = c) -> float:
+                return float(np.sum((y / (r + c)) ** 2))
+
+            if left(0.0) <= 1.0:
+                u[index == group] = 0.0
+                continue
+            low, high = 0.0, float(np.linalg.norm(y))
+            for _ in range(200):
+                middle = (low + high) / 2
+                low, high = (middle, high) if left(middle) > 1.0 else (low, middle)
+            u[index == group] = y * high / (high + c)
+        return u
+
+    return prox
 
 
 def _matrices(x: Array, blocks: int) -> list[Array]:

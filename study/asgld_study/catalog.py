@@ -222,6 +222,14 @@ def search_settings(
     return {"options": {**wanted.options, **best}, "cost": cost, "failed": failed}
 
 
+def measure_tuned(
+    cell: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]], trials: int
+) -> dict[str, Any]:
+    """Search for settings, then measure the cell with the best, on its own seeds."""
+    found = search_settings(cell, ranges, trials)
+    return measure_cell(**{**cell, "options": found["options"]})
+
+
 def _rounded(name: str, value: float) -> float:
     """Three digits are enough for a setting, and can be typed."""
     return round(value) if name in _WHOLE_NUMBERS else float(f"{value:.3g}")

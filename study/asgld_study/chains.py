@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asgld.methods import TorchMethod, langevin
+from asgld.methods import Method, SeededState, method
+from asgld.methods.printed import PrintedState
 from asgld.methods.torch import TorchState
 from asgld.oracle import Function, Oracle
 from asgld.run import Progress, Record, Stop, run
@@ -26,7 +27,7 @@ Feed = Callable[[Any, Tensor, int], Tensor]
 class View:
     """Chains between two steps."""
 
-    state: TorchState
+    state: TorchState | PrintedState
 
     @property
     def step(self) -> int:
@@ -41,6 +42,8 @@ class View:
     @property
     def D(self) -> Tensor:
         """The accumulator that the next step uses, (chains, d)."""
+        if isinstance(self.state, PrintedState):
+            return self.state.metric
         optimizer = self.state.optimizer
         group, total = optimizer.param_groups[0], optimizer.state[self.state.x]["sum"]
         D: Tensor = total + (group["d_init"] + self.state.step * group["delta"])
@@ -93,7 +96,7 @@ def follow(
     A chain that leaves the finite numbers is nan from then on; without any other the run ends.
 
     Args:
-        name: "asgld", "agld", "asg" or "sgld".
+        name: "asgld", "agld", "asg" or "sgld"; or "asgld-printed", Algorithm 1 as printed.
         function: has grad(x); and sample_grad(x, indices) and num_samples where the feed draws
             batches. Equal points have equal gradients: chance is the feed's. None where the feed
             makes its gradients without a function.
@@ -104,7 +107,7 @@ def follow(
         seed: of the injected noise.
         keep: a projection of the iterates in place after each step, such as ``Tensor.abs_``.
         lr_decay: q, for the step size lr (1 + k)^-q.
-        options: of the optimizer.
+        options: of the method.
     """
     oracle = Oracle(cast(Function, _Followed(function, x0.shape[-1])))
     # The looks see the chains: the loop need not write anything down.
@@ -117,18 +120,19 @@ def follow(
     with warnings.catch_warnings():
         # Experiments heat on purpose, to see what happens.
         warnings.filterwarnings("ignore", message="beta=.* with alpha=")
-        method = _Fed(langevin(name, **options), feed, keep, lr_decay)
+        decay = {"lr_decay": lr_decay} if lr_decay else {}
+        fed = _Fed(method(name, **options, **decay), feed, keep)
         if look is None:
-            result = run(oracle, method, x0, **options_of_run)
+            result = run(oracle, fed, x0, **options_of_run)
         else:
-            if look(View(method.init(oracle, x0, seed=seed))):
+            if look(View(fed.init(oracle, x0, seed=seed))):
                 return x0.clone()
 
             def callback(news: Progress) -> object:
-                assert isinstance(news.state, TorchState)
+                assert isinstance(news.state, TorchState | PrintedState)
                 return look(View(news.state))
 
-            result = run(oracle, method, x0, callback=callback, **options_of_run)
+            result = run(oracle, fed, x0, callback=callback, **options_of_run)
     is_lost = torch.tensor([stop is Stop.NON_FINITE for stop in result.stops])
     return result.x.masked_fill_(is_lost.unsqueeze(-1), math.nan)
 
@@ -161,13 +165,24 @@ class _Followed:
 
 
 @dataclass(frozen=True)
+class _Door:
+    """The oracle as a method of full gradients sees it: the feed stands for the gradient."""
+
+    oracle: Oracle
+    feed: Feed
+    step: int
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self.feed(self.oracle, x, self.step)
+
+
+@dataclass(frozen=True)
 class _Fed:
     """A method of the family with a feed in place of plain gradients, and a projection."""
 
-    rule: TorchMethod
+    rule: Method
     feed: Feed
     keep: Callable[[Tensor], object] | None
-    lr_decay: float
     needs: frozenset[str] = frozenset({"grad", "sample_grad"})
     is_batched: bool = True
 
@@ -175,19 +190,15 @@ class _Fed:
     def name(self) -> str:
         return self.rule.name
 
-    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> TorchState:
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> Any:
         return self.rule.init(oracle, x0, seed=seed)
 
-    def step(self, oracle: Oracle, state: TorchState) -> TorchState:
-        if self.lr_decay:
-            lr = state.optimizer.defaults["lr"]
-            state.optimizer.param_groups[0]["lr"] = lr * (1.0 + state.step) ** -self.lr_decay
-        state.x.grad = self.feed(oracle, state.x, state.step)
-        state.optimizer.step()
-        state.step += 1
+    def step(self, oracle: Oracle, state: SeededState) -> SeededState:
+        door = cast(Oracle, _Door(oracle, self.feed, state.step))
+        moved = cast(SeededState, self.rule.step(door, state))
         if self.keep is not None:
-            self.keep(state.x)
-        return state
+            self.keep(moved.x)
+        return moved
 
 
 def due_steps(steps: int, decades: float = 2.0, per_decade: int = 12) -> list[int]:

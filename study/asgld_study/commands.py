@@ -41,6 +41,7 @@ from asgld_study.engine import SIZES, Experiment, Size, measure, run_experiments
 from asgld_study.judge import Finding, judge_claims, tally
 from asgld_study.paper import CLAIMS, EXPERIMENTS, PICTURES, TABLES, rates
 from asgld_study.paper import escape as saddles
+from asgld_study.paper.second_reading import revision_lines
 
 _DEFAULT = "gd,perturbed-gd,agld,asgld,cubic-newton"
 # Hears (stage, done, all, what).
@@ -203,10 +204,13 @@ def paper_page(findings: Sequence[Finding], size: str) -> str:
         f"{counts}.",
         "A verdict follows from checks of a number and its 95 % interval. *Refuted*: a check fails "
         "without which nothing of the claim is left. *Not supported*: it stays open. *Holds with "
-        "correction*: only details fail. The check shown is the one that decided.",
+        "correction*: only details fail. *Consistent*: the claim is an upper bound, and every "
+        "number stays short of it. The check shown is the one that decided.",
         page.markdown_table(page.ledger_rows(findings)),
         "## What is true instead",
         "\n".join(notes),
+        "## What changed since the first reading, and why",
+        "\n".join(revision_lines(findings)),
     )
 
 
@@ -368,7 +372,7 @@ def table1(
         "reproduction/table1"
     ),
 ) -> None:
-    """Measure the paper's Table 1: tables, figures and a page."""
+    """Measure the paper's Table 1: tables, figures, a page and its appendix."""
     from asgld_study.paper import table1, table1_page
     from asgld_study.paper.table1_cells import EXTENTS
     from asgld_study.paper.table1_tables import measured_tables
@@ -393,12 +397,14 @@ def table1(
         table1_page.write_tables(out, tables)
         manifest = table1_page.manifest(size.value, found, command, machine)
         write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-        write_text(out / "table1.md", table1_page.page(tables, manifest))
-        outcomes = table1.as_outcomes(found)
-        for done, picture in enumerate(table1_page.PICTURES, start=1):
+        pages = table1_page.pages(tables, manifest)
+        write_text(out / "table1.md", pages.summary)
+        write_text(out / "table1-tables.md", pages.appendix)
+        outcomes, pictures = table1.as_outcomes(found), table1_page.pictures(tables)
+        for done, picture in enumerate(pictures, start=1):
             content = picture.render(outcomes, ("png",))["png"]
             write_bytes(out / "figures" / f"{picture.name}.png", content)
-            show("figures", done, len(table1_page.PICTURES), picture.name)
+            show("figures", done, len(pictures), picture.name)
     console.print(_table(tables["checks"], "What theory predicts"))
     console.print(f"page: {out / 'table1.md'}   tables, figures, manifest: {out}")
     _report_failures(_failures(found.results))

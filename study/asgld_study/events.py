@@ -111,6 +111,8 @@ class Looker:
         self.found: dict[str, Columns] = {event: {} for event in events}
         self.is_found = {event: np.zeros(replicas, np.bool_) for event in events}
         self.steps = np.zeros(replicas)  # of each replica, while it runs
+        self.rests = np.zeros(replicas)  # steps that left the point where it was
+        self.last: Tensor | None = None
         self.next_look, self.next_test = 1, 1
         self.witnesses: dict[str, Tensor] = {}
         self.fell_at = np.full(replicas, math.nan)  # the fall that has not bounced back yet
@@ -119,11 +121,14 @@ class Looker:
 
     def __call__(self, progress: Progress) -> bool:
         self.steps[progress.active] = progress.step
+        if self.last is not None:
+            self.rests += (progress.x == self.last).all(-1).numpy() & progress.active
+        self.last = progress.x
         self.tail.add(progress.x)
         if progress.step < self.next_look:
             return False
         self.next_look = progress.step + max(1, int(_LOOK * progress.step))
-        used = used_by(self.steps, progress.counts)
+        used = {**used_by(self.steps, progress.counts), "rests": self.rests.copy()}
         self._look(progress.x, used)
         if progress.step >= self.next_test:
             self.next_test = progress.step + max(1, int(_SECOND_ORDER * progress.step))
@@ -135,7 +140,7 @@ class Looker:
     def finish(self, result: Run) -> dict[str, EventColumns]:
         """Look a last time, where each replica ended, and return what was found."""
         self.steps = result.steps.astype(np.float64)
-        used = used_by(self.steps, result.counts)
+        used = {**used_by(self.steps, result.counts), "rests": self.rests}
         self._look(result.x, used)
         self._test(result.x, used)
         # A method that finished has chosen its output, and stays there.

@@ -10,9 +10,14 @@ without which nothing of the claim is left (core), and what it says beyond that 
     refuted                 a core check fails
     not supported           no core check fails, one is open
     holds with correction   all core checks pass, a detail fails
+    consistent              all core checks pass, no detail fails, and no number reaches its bound
     holds                   all core checks pass, no detail fails
     not testable            there is nothing to check, or the experiment failed
     ======================  =======================================================
+
+An upper bound is met by every smaller number. A check of a bound therefore says from which number
+on it is reached (`tight`). A claim all of whose bounds stay out of reach is consistent with the
+measurement, which proves no more.
 
 The words are `asgld.theory.published.VERDICTS`, which proofs are judged by as well.
 """
@@ -51,6 +56,13 @@ class Check:
     most: float
     passed: bool | None  # None: open
     core: bool = True  # whether the claim stands and falls with it
+    tight: float = math.nan  # of a bound: the number from which on it is reached
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether the whole interval stays short of a bound."""
+        is_upper = math.isinf(self.least)
+        return self.high < self.tight if is_upper else self.low > self.tight
 
     @property
     def asked(self) -> str:
@@ -136,7 +148,7 @@ class Finding:
         kind = kinds.get(self.verdict, (True, True))
         found = [check for check in self.checks if (check.core, check.passed) == kind]
         # A failure is shown by its clearest case, a success by its narrowest.
-        pick = min if self.verdict == "holds" else max
+        pick = min if self.verdict in ("holds", "consistent") else max
         check = pick(found or self.checks, key=lambda c: c.distance)
         return f"{check.says}: {check.number}, asked {check.asked}"
 
@@ -154,8 +166,10 @@ def verdict(checks: Sequence[Check]) -> str:
         return "refuted"
     if None in core:
         return "not supported"
-    is_exact = all(check.passed is not False for check in checks)
-    return "holds" if is_exact else "holds with correction"
+    if any(check.passed is False for check in checks):
+        return "holds with correction"
+    bounds = [check.is_loose for check in checks if check.core and not math.isnan(check.tight)]
+    return "consistent" if bounds and all(bounds) else "holds"
 
 
 def judge_claims(claims: Sequence[Claim], outcomes: Outcomes) -> list[Finding]:
@@ -200,33 +214,35 @@ def as_row(finding: Finding) -> dict[str, Any]:
 Number = Mapping[str, float] | float
 
 
-def at_least(says: str, of: Number, bound: float, *, core: bool = True) -> Check:
-    """Is the number at least `bound`?"""
-    return _check(says, of, bound, math.inf, core)
+def at_least(
+    says: str, of: Number, bound: float, *, core: bool = True, tight: float = math.nan
+) -> Check:
+    """Is the number at least `bound`? A bound from below is reached at `tight` and below."""
+    return _check(says, of, bound, math.inf, core, tight)
 
 
-def at_most(says: str, of: Number, bound: float, *, core: bool = True) -> Check:
-    """Is the number at most `bound`?"""
-    return _check(says, of, -math.inf, bound, core)
+def at_most(
+    says: str, of: Number, bound: float, *, core: bool = True, tight: float = math.nan
+) -> Check:
+    """Is the number at most `bound`? A bound from above is reached at `tight` and above."""
+    return _check(says, of, -math.inf, bound, core, tight)
 
 
 def between(says: str, of: Number, least: float, most: float, *, core: bool = True) -> Check:
-    """Does the number lie in a range? Passes if it does, fails if its interval misses it."""
-    return _check(says, of, least, most, core, whole=False)
+    """Does the number lie in a range?"""
+    return _check(says, of, least, most, core)
 
 
 def _check(
-    says: str, of: Number, least: float, most: float, core: bool, *, whole: bool = True
+    says: str, of: Number, least: float, most: float, core: bool, tight: float = math.nan
 ) -> Check:
-    """A check that passes where the whole interval, or else the value, lies in the range."""
     number = of if isinstance(of, Mapping) else dict.fromkeys(("value", "low", "high"), of)
     value, low, high = number["value"], number["low"], number["high"]
     passed = None
     if not math.isnan(value):
-        ends = (low, high) if whole else (value, value)
         is_outside = high < least or low > most
-        passed = True if least <= ends[0] and ends[1] <= most else False if is_outside else None
-    return Check(says, value, low, high, least, most, passed, core)
+        passed = True if least <= low and high <= most else False if is_outside else None
+    return Check(says, value, low, high, least, most, passed, core, tight)
 
 
 def _shown(value: float) -> str:

@@ -34,6 +34,7 @@ _ASSETS = Path(__file__).parent / "assets"
 # verdict -> its class in the style sheet, and its meaning
 _CLASSES = {
     "holds": ("holds", "all checks pass"),
+    "consistent": ("consistent", "no check fails, and no number reaches its upper bound"),
     "holds with correction": ("correction", "its core does, a detail does not"),
     "not supported": ("unsupported", "the numbers leave it open"),
     "refuted": ("refuted", "a core check fails"),

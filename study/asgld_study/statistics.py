@@ -152,11 +152,25 @@ def crossing_slope(x: Sequence[float], rows: Sequence[Sequence[float]]) -> Estim
 
 
 def misfit(y: Sequence[float], laws: FloatArray) -> tuple[float, int]:
-    """Largest |log| residual of the best law, each row of `laws` scaled freely, and its index."""
+    """Largest |log| residual of the best law, each row of `laws` scaled freely, and its index.
+
+    No law has a residual that is known where a number is infinite: nan, and the first.
+    """
+    if not np.isfinite(y).all():
+        return math.nan, 0
     logs = np.log(np.asarray(y)) - np.log(laws)
     residuals = np.abs(logs - (logs.max(axis=1) + logs.min(axis=1))[:, None] / 2).max(axis=1)
     best = int(np.argmin(residuals))
     return float(residuals[best]), best
+
+
+def law_misfit(times: Sequence[Sequence[float]], laws: FloatArray) -> tuple[Estimate, int]:
+    """:func:`misfit` of the medians of samples of times, and the index of the best law."""
+    samples = [(np.asarray(t, dtype=np.float64), np.isfinite(t)) for t in times]
+    rng = np.random.default_rng(0)
+    value, best = misfit([survival_median(*sample) for sample in samples], laws)
+    again = np.stack([bootstrap_medians(sample, 200, rng) for sample in samples], axis=1)
+    return _interval(value, np.array([misfit(row, laws)[0] for row in again])), best
 
 
 # ------------------------------------------------------------------------------------ censoring

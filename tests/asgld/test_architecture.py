@@ -22,20 +22,22 @@ ALLOWED: dict[str, set[str]] = {
     "noise": set(),
     "reference": set(),
     "theory": {"arguments"},
+    # penalties: what f + g adds to f
+    "prox": {"arguments"},
     # what users install us for; never the reference, so that their agreement is evidence
-    "optim": {"noise"},
+    "optim": {"noise", "prox"},
     "data": {"noise"},
     "distributed": {"noise", "optim"},
     # what is minimized, and the door to it
     "problems": {"arguments"},
-    "oracle": set(),
-    "curvature": {"arguments", "oracle"},
+    "oracle": {"prox"},
+    "curvature": {"arguments", "oracle", "prox"},
     # update rules: they see an oracle, never a problem
-    "methods": {"arguments", "noise", "optim", "oracle", "curvature"},
+    "methods": {"arguments", "noise", "optim", "oracle", "curvature", "prox"},
     # the loop, and the front door
     "run": {"methods", "oracle"},
     "_result": {"curvature", "oracle", "run"},
-    "_minimization": {"_result", "curvature", "diagnostics", "methods", "oracle", "run"},
+    "_minimization": {"_result", "curvature", "diagnostics", "methods", "oracle", "prox", "run"},
     "_minimize": {"_minimization", "_result", "arguments", "methods", "oracle", "run"},
     "_compare": {
         "_minimization",

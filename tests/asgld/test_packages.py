@@ -16,8 +16,10 @@ from types import ModuleType
 
 import pytest
 from helpers import ROOT
+from packaging.requirements import Requirement
 
 import asgld
+from asgld.cli.doctor import EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -54,6 +56,13 @@ def test_every_extra_of_a_user_is_probed_and_explained() -> None:
     assert extras == set(PACKAGES.PROBES) == set(BEHIND)
     page = (ROOT / "docs" / "install.md").read_text()
     assert all(f"| `{extra}` |" in page for extra in extras)
+
+
+def test_doctor_lists_the_extras_of_users() -> None:
+    groups = PROJECT["optional-dependencies"]
+    for extra in set(groups) - {"all", "bench", "dev"}:
+        assert list(EXTRAS[extra]) == [Requirement(text).name for text in groups[extra]]
+    assert set(EXTRAS) == set(groups) - {"all", "bench", "dev"}
 
 
 def test_missing_extras_are_named() -> None:
@@ -123,9 +132,36 @@ def test_interpreter_that_is_not_here_is_a_row(tmp_path: Path) -> None:
     assert row == PACKAGES.Row("2.99", extras="this interpreter is not here")
 
 
+@pytest.mark.parametrize(
+    "platform",
+    ["any", "manylinux_2_31_x86_64", "manylinux2014_x86_64.manylinux_2_17_x86_64", "win_amd64"],
+)
+def test_platforms_that_an_index_takes(platform: str) -> None:
+    PACKAGES.check_tag(Path(f"asgld-0.2.0-py3-none-{platform}.whl"))
+
+
+def test_platform_that_an_index_refuses() -> None:
+    with pytest.raises(AssertionError, match="linux_x86_64"):
+        PACKAGES.check_tag(Path("asgld-0.2.0-py3-none-linux_x86_64.whl"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="auditwheel reads wheels of Linux")
+def test_kernels_ask_for_no_library_beyond_the_system() -> None:
+    """Else auditwheel would copy the library into the wheel, or refuse it."""
+    from auditwheel.elfutils import elf_read_dt_needed
+
+    kernels = [path for folder in asgld.optim.__path__ for path in Path(folder).glob("*.so")]
+    if not kernels:
+        pytest.skip("no kernel is built here")
+    for kernel in kernels:
+        needed = {name.split(".so")[0] for name in elf_read_dt_needed(kernel)}
+        assert needed <= {"libc", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}, kernel.name
+
+
 def test_both_packages_have_one_version() -> None:
     assert asgld.__version__ == PROJECT["version"]
     study = tomllib.loads((ROOT / "study" / "pyproject.toml").read_text())["project"]
     assert study["version"] == PROJECT["version"]
     assert f"asgld[all]=={PROJECT['version']}" in study["dependencies"]
     assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import BACKENDS, EXPONENTS, HEATING, make_parameters, make_tensor, pairwise, take_steps
+from scipy import optimize
 
 import asgld
 from asgld import noise, reference
@@ -80,10 +82,118 @@ def test_reference_presets_are_its_special_cases() -> None:
         assert (next(asg) == next(quiet)).all()
 
 
-def test_reference_without_noise_says_so() -> None:
-    path = reference.agld(lambda x: x, np.ones(2), None, lr=0.1, sigma=1.0, delta=0.1, d_init=1.0)
-    with pytest.raises(ValueError, match=r"normals=None with sigma=1.0"):
-        next(path)
+@pytest.mark.parametrize("knobs", [{"sigma": 1.0}, {"sigma": 0.0, "noise": 1.0}])
+@pytest.mark.parametrize("others", [{}, {"decay": 0.9}, {"shape": "row"}])
+def test_reference_without_noise_says_so(knobs: dict[str, Any], others: dict[str, Any]) -> None:
+    """The call raises, not the first iterate."""
+    with pytest.raises(ValueError, match=r"normals=None with (sigma|noise)=1.0"):
+        reference.agld(lambda x: x, [1.0], None, lr=0.1, delta=0.1, d_init=1.0, **knobs, **others)
+
+
+PRINTED: dict[str, Any] = {
+    "lr": 0.1, "alpha": 1.0, "beta": 1.0, "sigma": 0.3, "delta": 0.1, "d_init": 0.1,
+    "lag": reference.Lag.TWO,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weight_decay", 0.1),
+        ("maximize", True),
+        ("decay", 0.9),
+        ("momentum", 0.5),
+        ("clip", 0.0),
+        ("annealing", 1.0),
+        ("opposed", 0.0),
+        ("noise", 0.0),
+        ("noise_bound", 1.0),
+        ("shape", "row"),
+        ("blocks", 2),
+        ("polar_by", "svd"),
+    ],
+)
+def test_printed_algorithm_refuses_what_it_does_not_print(name: str, value: Any) -> None:
+    """The call raises, not the first iterate."""
+    start, normals = np.ones((2, 2)), np.ones_like
+    with pytest.raises(ValueError, match=f"{name}=.*Lag.TWO"):
+        reference.asgld(lambda x: x, start, normals, **PRINTED, **{name: value})
+
+
+def test_printed_algorithm_refuses_every_knob_that_it_lacks() -> None:
+    """A new knob of the reference is refused as well, or stands in this list."""
+    printed = {"gradient", "x", "normals", "lr", "alpha", "beta", "sigma", "delta", "d_init"}
+    refused = set(inspect.signature(reference.asgld).parameters) - printed - {"lag", "prox"}
+    marks = test_printed_algorithm_refuses_what_it_does_not_print.pytestmark  # type: ignore[attr-defined]
+    assert {name for name, _ in marks[0].args[1]} == refused
+
+
+# ----------------------------------------------------------------------------------------------
+# The proximal step
+# ----------------------------------------------------------------------------------------------
+
+GROUPS = np.array([0, 0, 0, 1, 1, -1])
+PENALTIES = {
+    "l1": (reference.l1(0.4), lambda u: 0.4 * np.abs(u).sum()),
+    "elastic": (
+        reference.elastic_net(0.4, 0.7),
+        lambda u: 0.4 * np.abs(u).sum() + 0.35 * (u * u).sum(),
+    ),
+    "groups": (
+        reference.group_lasso(0.6, GROUPS),
+        lambda u: 0.6 * (np.linalg.norm(u[:3]) + np.linalg.norm(u[3:5])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_literal_proximal_step_minimizes(name: str) -> None:
+    prox, penalty = PENALTIES[name]
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        x, step = random.normal(size=6), np.exp(random.normal(size=6))
+
+        def objective(u: np.ndarray, x: Any = x, step: Any = step, g: Any = penalty) -> float:
+            return float(g(u) + np.sum((u - x) ** 2 / (2 * step)))
+
+        found = prox(x, step)
+        for start in (x, found):
+            best = optimize.minimize(objective, start, method="Powell", options={"ftol": 1e-15})
+            assert objective(found) <= best.fun * (1 + 1e-12)
+            np.testing.assert_allclose(found, best.x, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{}, {"lag": reference.Lag.TWO}, {"momentum": 0.6, "decay": 0.9, "d_init": 0.0, "clip": 0.5}],
+)
+def test_proximal_step_has_the_metric_of_its_step(knobs: dict[str, Any]) -> None:
+    """The sizes that `prox` is told are those by which the rule scales a gradient."""
+    told: list[Any] = []
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        return 0.5 * x + 1.0
+
+    def prox(x: np.ndarray, step: np.ndarray) -> np.ndarray:
+        told.append(step)
+        return 0.9 * x
+
+    fixed = {**PRINTED, "sigma": 0.0, "lag": reference.Lag.ONE, **knobs}
+    path = reference.asgld(gradient, [1.0, 2.0], None, prox=prox, **fixed)
+    iterates = [np.array([1.0, 2.0]), *(next(path) for _ in range(8))]
+    first = 1 if "momentum" in knobs else 0  # the first gradient only fills the average
+    assert len(told) == 8 - first
+    if first:
+        assert (iterates[0] == iterates[1]).all()
+        return
+    for x, new, step in zip(iterates, iterates[1:], told, strict=False):
+        np.testing.assert_allclose(new, 0.9 * (x - step * gradient(x)), rtol=1e-12)
+
+
+def test_proximal_step_needs_a_metric_per_coordinate() -> None:
+    with pytest.raises(ValueError, match="shape='row'"):
+        reference.asg(lambda x: x, [1.0], lr=0.1, delta=0.1, d_init=1.0, shape="row",
+                      prox=reference.l1(0.1))  # fmt: skip
 
 
 def test_printed_indexing_lags_by_two() -> None:

@@ -55,6 +55,8 @@ def generate(number: int, backend: str | None = None) -> Program:
             }
             if options.get("noise") is not None:
                 own.pop("sigma", None)
+            if options.get("prox") is not None:
+                own.pop("maximize", None)
         if r.random() < 0.15:
             own |= _draw_matrices(r, KNOBS["shape"])
         beside = {**options, **own}
@@ -86,6 +88,8 @@ def _draw_options(r: random.Random, optimizer: str) -> dict[str, Any]:
         options.pop("opposed", None)
     if options.get("momentum") == 0.0:
         options.pop("opposed", None)
+    if options.get("prox") is not None:
+        options.pop("maximize", None)
     if options.get("decay") is not None and r.random() < 0.5:
         options["d_init"] = 0.0
     if "decay" in options and options["decay"] is None and optimizer in ("PSGLD", "NetworkASGLD"):
@@ -112,8 +116,9 @@ def _draw_spec(r: random.Random, dtype: str, options: dict[str, Any] | None = No
     if form != "coordinate":
         shapes = [shape for shape in SHAPES if (shape or (1,))[0] % blocks == 0]
         large = [(72,), (24, 40), (6, 300)] if form not in ("left", "both") else [(24, 40)]
-        if dtype.startswith("complex") and r.random() < 0.95:
-            dtype = "float32"
+    is_real = form != "coordinate" or (options or {}).get("prox") is not None
+    if is_real and dtype.startswith("complex") and r.random() < 0.95:
+        dtype = "float32"
     shape = r.choice(large) if r.random() < 0.08 else r.choice(shapes)
     return Spec(shape, dtype, r.choice(LAYOUTS), r.randrange(2**31))
 

@@ -51,9 +51,9 @@ def is_legal(group: dict[str, Any]) -> bool:
 
 
 def suits(group: dict[str, Any], shape: tuple[int, ...], *, is_complex: bool) -> bool:
-    """Whether a parameter can be in a group, as far as the shape of D is concerned."""
+    """Whether a parameter can be in a group, as far as the shape of D and prox are concerned."""
     if group["shape"] == "coordinate":
-        return True
+        return group["prox"] is None or not is_complex
     return not is_complex and sizes_of_state(shape, group["shape"], group["blocks"]) is not None
 
 

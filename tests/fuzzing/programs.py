@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import asgld
+from asgld.prox import L1, ElasticNet
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     name: getattr(asgld, name) for name in ("ASGLD", "AGLD", "ASG", "SGLD", "PSGLD", "NetworkASGLD")
@@ -28,7 +29,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 POLAR = ("polar", "polar-row")
 # The knobs that are illegal beside another shape of D than the paper's, with legal values.
-BESIDE_MATRICES: dict[str, Any] = {"sum_dtype": None, "capturable": False}
+BESIDE_MATRICES: dict[str, Any] = {"sum_dtype": None, "capturable": False, "prox": None}
 BESIDE_POLAR: dict[str, Any] = {
     **BESIDE_MATRICES, "alpha": 1.0, "beta": 0.0, "clip": None, "opposed": 1.0, "noise_bound": None,
 }  # fmt: skip
@@ -94,6 +95,7 @@ _LEGAL: dict[str, list[Any]] = {
     "blocks": [1, 2, 3],
     "polar_by": ["express", "muon", "svd"],
     "share_work": [False, True],
+    "prox": [None, L1(0.3), ElasticNet(0.1, 0.5)],
 }
 _ILLEGAL: dict[str, list[Any]] = {
     "lr": [-1.0, math.nan, "fast", None, "tensor [0.1, 0.2]", "tensor nan"],
@@ -114,6 +116,7 @@ _ILLEGAL: dict[str, list[Any]] = {
     "blocks": [0, -2, 1.5, "two"],
     "polar_by": ["newton", None],
     "share_work": ["yes", None],
+    "prox": ["l1", 0.1],
 }
 ILLEGAL = [(name, value) for name, values in _ILLEGAL.items() for value in values]
 DEFAULTS = asgld.ASGLD([torch.zeros(1)]).defaults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from gaussian_noise import with_gaussian_noise
@@ -19,7 +21,7 @@ from helpers import ROOT
 from torch import Tensor
 
 import asgld
-from asgld import noise
+from asgld import noise, reference
 from asgld.oracle import Oracle
 from asgld.problems import Problem, problem
 from asgld.run import run
@@ -27,7 +29,7 @@ from asgld.run import run
 FOLDER = ROOT / "docs" / "playground"
 ADDRESS = "http://playground.test/"
 
-# What every landscape of the page is in the library; Himmelblau's function is not part of it.
+# What a landscape of the page is in the library. The others are in FUNCTIONS_ALONE.
 PROBLEMS: dict[str, Problem] = {
     "strict-saddle": problem("strict-saddle", dim=2),
     "monkey-saddle": problem("monkey-saddle"),
@@ -144,8 +146,8 @@ for (let k = 0; k < given.steps; k++) {
   chains.advance(LANDSCAPES[given.landscape]);
   path.push([...chains.x]);
 }
-const all = [...chains.x.keys()], metric = all.map((i) => chains.metric(i));
-return { path, metric, temperature: all.map((i) => chains.temperature(i)) };
+const metric = [...Array(chains.count).keys()].flatMap((chain) => [...chains.metricOf(chain)]);
+return { path, metric, temperature: metric.map((value) => chains.temperatureAt(value)) };
 """
 
 
@@ -179,6 +181,90 @@ def test_path_equals_the_library_s_for_1000_steps(
     np.testing.assert_allclose(found["metric"], metric.flatten(), rtol=1e-6)
     heat = asgld.theory.temperature(metric, settings["alpha"], settings["beta"], settings["sigma"])
     np.testing.assert_allclose(found["temperature"], np.ravel(heat), rtol=1e-6)
+
+
+# For each mode of the page: a landscape, its start, the knobs, and the reference's names for them.
+MODES: dict[str, tuple[str, list[float], dict[str, Any], dict[str, Any]]] = {
+    "proximal, alpha 0": (
+        "least-squares", [-1.4, 1.5], {"l1": 0.8, "lr": 0.02, "sigma": 0.2},
+        {"prox": reference.l1(0.8)},
+    ),
+    "proximal, in the metric": (
+        "tilted-saddle", [0.3, 0.4],
+        {"l1": 0.3, "alpha": 1.3, "lr": 0.05, "gradient_noise": 0.3},
+        {"prox": reference.l1(0.3)},
+    ),
+    "fixed temperature": (
+        "strict-saddle", [0.0, 0.0], {"beta": 0.0, "sigma": 0.35, "lr": 0.02}, {},
+    ),
+    "D per matrix": (
+        "tilted-saddle", [0.3, 0.3], {"shape": "left", "alpha": 1.0, "lr": 0.05},
+        {"shape": "left"},
+    ),
+    "D per matrix, other exponents": (
+        "monkey-saddle", [0.0, 0.0],
+        {"shape": "left", "alpha": 0.7, "beta": 1.6, "lr": 0.02, "sigma": 0.3,
+         "gradient_noise": 0.2},
+        {"shape": "left"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_mode_follows_the_reference_on_the_same_words(javascript: Run, mode: str) -> None:
+    landscape, start, knobs, options = MODES[mode]
+    settings = {**SETTINGS, **knobs}
+    found = javascript(_PATH, settings=settings, landscape=landscape, start=start, steps=600)
+    count = int(settings["chains"])
+
+    def draws(stream: int, k: int) -> npt.NDArray[np.float64]:
+        return noise.normal(3, stream, k, np.arange(2 * count)).reshape(-1, 1)
+
+    steps = itertools.count()
+
+    def gradient(column: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        exact = _gradient_of(landscape)(torch.from_numpy(column.reshape(-1, 2))).numpy()
+        noisy = settings["gradient_noise"] * draws(0x6A55, next(steps))
+        return np.asarray(exact.reshape(-1, 1) + noisy)
+
+    # A column of blocks: the two rows of a chain are its matrix.
+    if options.get("shape") == "left":
+        options = {**options, "blocks": count}
+    names = ("lr", "alpha", "beta", "sigma", "delta", "d_init")
+    iterates = reference.asgld(
+        gradient,
+        np.tile(np.array(start), count).reshape(-1, 1),
+        lambda k: draws(0, k),
+        **{name: settings[name] for name in names},
+        **options,
+    )
+    path = [next(iterates).ravel() for _ in range(600)]
+    np.testing.assert_allclose(found["path"], path, atol=1e-8, rtol=0)
+    zeros = np.array(found["path"]) == 0.0
+    np.testing.assert_array_equal(zeros, np.array(path) == 0.0)
+    assert zeros.any() == ("prox" in options)
+
+
+def test_d_per_matrix_is_an_ellipse_with_its_axes(javascript: Run) -> None:
+    settings = {**SETTINGS, "shape": "left", "alpha": 1.4, "chains": 3}
+    gradients = np.random.default_rng(1).normal(size=(4, 3, 2)) @ np.array([[2.0, 1.0], [0.0, 0.5]])
+    found = javascript(
+        """const { Chains } = await load("rule"), chains = new Chains(given.settings, [0, 0]);
+        for (const rows of given.gradients) {
+          let chain = 0;
+          chains.advance({ gradient: (x, y, out) => out.set(rows[chain++]) });
+        }
+        return [0, 1, 2].map((chain) => chains.ellipseOf(chain));""",
+        settings=settings,
+        gradients=gradients.tolist(),
+    )
+    for chain, (first, second, angle) in enumerate(found):
+        metric = (1.0 + 4 * 0.01) * np.eye(2) + sum(np.outer(g, g) for g in gradients[:, chain])
+        turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+        # The ellipse is the image of the unit circle under D^(-alpha/2).
+        image = turn @ np.diag([first, second]) @ turn.T
+        values, vectors = np.linalg.eigh(metric)
+        np.testing.assert_allclose(image, (vectors * values**-0.7) @ vectors.T, atol=1e-12)
 
 
 def test_noisy_gradients_are_those_of_the_experiments(javascript: Run) -> None:
@@ -233,22 +319,49 @@ return given.points.map(([x, y]) => {
 """
 
 
-@pytest.mark.parametrize("landscape", [*PROBLEMS, "himmelblau"])
+def _himmelblau(points: Tensor) -> Tensor:
+    x, y = points.unbind(-1)
+    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
+
+
+def _tilted_saddle(points: Tensor) -> Tensor:
+    # In turned coordinates u, v it is 10 u^2 + v^4/4 - v^2/2.
+    turn = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64) / math.sqrt(2)
+    u, v = (points @ turn).unbind(-1)
+    return 10 * u**2 + v**4 / 4 - v**2 / 2
+
+
+def _least_squares(points: Tensor) -> Tensor:
+    away = points - torch.tensor([1.2, 0.4], dtype=torch.float64)
+    form = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    return torch.einsum("...i,ij,...j->...", away, form, away) / 2
+
+
+FUNCTIONS_ALONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "himmelblau": _himmelblau,
+    "tilted-saddle": _tilted_saddle,
+    "least-squares": _least_squares,
+}
+
+
+def _value_of(landscape: str) -> Callable[[Tensor], Tensor]:
+    return FUNCTIONS_ALONE.get(landscape) or PROBLEMS[landscape].value
+
+
+def _gradient_of(landscape: str) -> Callable[[Tensor], Tensor]:
+    if landscape in PROBLEMS:
+        return PROBLEMS[landscape].grad
+    return torch.func.grad(lambda points: FUNCTIONS_ALONE[landscape](points).sum())
+
+
+@pytest.mark.parametrize("landscape", [*PROBLEMS, *FUNCTIONS_ALONE])
 def test_landscape_equals_the_problem(javascript: Run, landscape: str) -> None:
     points = np.random.default_rng(0).uniform(-4, 4, size=(300, 2))
     found = np.array(javascript(_EVALUATE, points=points.tolist(), landscape=landscape))
     x = torch.from_numpy(points)
-    if landscape == "himmelblau":
-        value, grad = _himmelblau(x), torch.func.grad(lambda p: _himmelblau(p).sum())(x)
-    else:
-        value, grad = PROBLEMS[landscape].value(x), PROBLEMS[landscape].grad(x)
+    value, grad = _value_of(landscape)(x), _gradient_of(landscape)(x)
     np.testing.assert_allclose(found[:, 0], value, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found[:, 1:], grad, rtol=1e-12, atol=1e-11)
-
-
-def _himmelblau(points: Tensor) -> Tensor:
-    x, y = points.unbind(-1)
-    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
 
 
 def test_landscapes_start_where_they_say(javascript: Run) -> None:
@@ -257,21 +370,36 @@ def test_landscapes_start_where_they_say(javascript: Run) -> None:
         const starts = Object.entries(LANDSCAPES).map(([name, { start }]) => [name, start]);
         return Object.fromEntries(starts);"""
     )
+    assert set(starts) == {*PROBLEMS, *FUNCTIONS_ALONE}
+    # These have no saddle; the paper starts the first at x = (1, 1).
+    variances = PROBLEMS["likelihood"].variances(torch.tensor(starts.pop("likelihood")))
+    assert variances.tolist() == [1.0, 1.0]
+    assert starts.pop("least-squares") == [-1.4, 1.5]
+    # On the line from which the way down leads to the saddle.
+    slope = _gradient_of("tilted-saddle")(torch.tensor(starts.pop("tilted-saddle")).double())
+    assert slope[0] == pytest.approx(slope[1].item())
+    assert slope[0] > 1.0
     for name, start in starts.items():
         point = torch.tensor(start, dtype=torch.float64)
-        if name == "likelihood":  # it has no saddle; the paper starts at x = (1, 1)
-            assert PROBLEMS[name].variances(point).tolist() == [1.0, 1.0]
-            continue
-        if name == "himmelblau":
-            slope, hessian = (
-                torch.func.grad(_himmelblau)(point),
-                torch.func.hessian(_himmelblau)(point),
-            )
-        else:
-            slope, hessian = PROBLEMS[name].grad(point), PROBLEMS[name].hessian(point)
+        slope = _gradient_of(name)(point)
+        known = PROBLEMS[name].hessian if name in PROBLEMS else torch.func.hessian(_value_of(name))
+        hessian = known(point)
         lowest = torch.linalg.eigvalsh(hessian)[0]
         assert slope.norm() < 1e-7
         assert lowest < -0.9 if name != "monkey-saddle" else lowest == 0.0
+
+
+def test_penalty_is_part_of_what_is_drawn_and_its_minimum_is_on_the_axis(javascript: Run) -> None:
+    points = [[0.6, 0.0], [0.6, 0.01], [0.6, -0.01], [0.61, 0.0], [0.59, 0.0]]
+    values = javascript(
+        """const { LANDSCAPES, objectiveOf } = await load("landscapes");
+        const f = LANDSCAPES["least-squares"], value = objectiveOf(f, 0.8);
+        return given.points.map(([x, y]) => value(x, y));""",
+        points=points,
+    )
+    x = torch.tensor(points, dtype=torch.float64)
+    np.testing.assert_allclose(values, _least_squares(x) + 0.8 * x.abs().sum(-1), rtol=1e-12)
+    assert values[0] < min(values[1:])
 
 
 def test_rates_equal_the_theory_on_a_grid(javascript: Run) -> None:
@@ -454,6 +582,102 @@ def test_nothing_typed_is_ever_run_as_code() -> None:
 
 
 # ----------------------------------------------------------------------------------------------
+# Densities
+# ----------------------------------------------------------------------------------------------
+
+_BINS = 80
+
+
+def _normal_masses(mean: float, sd: float, half: float) -> npt.NDArray[np.float64]:
+    """Masses of a normal density in the bins of a view around 0, scaled to sum to one."""
+    edges = (np.linspace(-half, half, _BINS + 1) - mean) / sd
+    masses = np.diff([math.erf(edge / math.sqrt(2)) for edge in edges])
+    return np.asarray(masses / masses.sum())
+
+
+def test_target_is_the_normalized_density_of_the_temperature(javascript: Run) -> None:
+    # exp(-f / T) of f = 2 (x - 1/2)^2 + y^2 / 2 at T = 1/4 is normal, with sds 1/4 and 1/2.
+    target, ofx, ofy, clipped = javascript(
+        """const { marginals, targetDensity } = await load("density");
+        const f = (x, y) => 2 * (x - 0.5) ** 2 + y ** 2 / 2;
+        const target = targetDensity(f, [0, 0, 3], 0.25), [ofX, ofY] = marginals(target);
+        const half = (x, y) => (x < 0.5 ? NaN : f(x, y));
+        return [[...target], [...ofX], [...ofY], [...targetDensity(half, [0, 0, 3], 0.25)]];"""
+    )
+    ofx_expected, ofy_expected = _normal_masses(0.5, 0.25, 3.0), _normal_masses(0.0, 0.5, 3.0)
+    # Rows are counted from the top.
+    expected = np.outer(ofy_expected[::-1], ofx_expected)
+    np.testing.assert_allclose(np.reshape(target, (_BINS, _BINS)), expected, atol=2e-5)
+    np.testing.assert_allclose(ofx, ofx_expected, atol=5e-4)
+    np.testing.assert_allclose(ofy, ofy_expected, atol=5e-4)
+    assert sum(clipped) == pytest.approx(1.0)
+
+
+def test_visits_are_counted_from_the_middle_of_the_run_on(javascript: Run) -> None:
+    rng = np.random.default_rng(2)
+    positions = rng.normal(size=(100, 2 * 7))
+    density = javascript(
+        """const { Visits } = await load("density"), visits = new Visits([0.5, -0.25, 1.5]);
+        given.positions.forEach((x, k) => visits.add({ x, step: k + 1, count: 7 }));
+        return [...visits.density()];""",
+        positions=positions.tolist(),
+    )
+    # Steps 32 to 100: since the last power of two but one.
+    x, y = positions[31:].reshape(-1, 2).T
+    edges = np.linspace(-1.5, 1.5, _BINS + 1)
+    counts, _, _ = np.histogram2d(-y, x, bins=(0.25 + edges, 0.5 + edges))
+    np.testing.assert_allclose(np.reshape(density, counts.shape), counts / len(x), atol=1e-15)
+
+
+def test_distance_is_the_mass_to_move_and_lines_hold_their_share(javascript: Run) -> None:
+    found = javascript(
+        """const { BINS, distance, massLevels, smooth } = await load("density");
+        const one = (entries) => Object.assign(new Float64Array(BINS * BINS), entries);
+        const a = one({ 0: 0.7, 6399: 0.3 });
+        const spread = smooth(one({ 0: 0.25, 3240: 0.75 }));
+        return {
+          same: distance(a, a), moved: distance(a, one({ 0: 0.5, 6399: 0.5 })),
+          near: distance(a, one({ 3: 0.7, 6399: 0.3 })), out: distance(a, one({ 0: 0.7 })),
+          levels: massLevels(one({ 5: 0.5, 6: 0.3, 7: 0.2 }), [0.4, 0.5, 0.75, 0.95]),
+          total: spread.reduce((sum, mass) => sum + mass), peak: spread[3240],
+        };"""
+    )
+    assert found["levels"] == [0.5, 0.5, 0.3, 0.2]
+    # Outside the view is a place too. Bins of the same block are one place.
+    distances = [found[name] for name in ("same", "moved", "near", "out")]
+    np.testing.assert_allclose(distances, [0.0, 0.2, 0.0, 0.3], atol=1e-15)
+    # A blur moves mass to neighbors. Beyond the border it sees the border again.
+    assert found["peak"] == pytest.approx(0.75 * (6 / 16) ** 2)
+    assert found["total"] == pytest.approx(0.75 + 0.25 * (17 / 16) ** 2)
+
+
+def test_chains_of_fixed_temperature_follow_the_density_and_others_do_not(javascript: Run) -> None:
+    # On f = x^2/2 + y^2 the chains are normal, of variance T / (c (1 - lr c / 2)), c the curvature.
+    # 400 chains at step 400 are independent, and have forgotten their start: null of an estimated
+    # variance, its standard error sqrt(2 / 400), a threshold of 5 of them; false alarms 1e-6.
+    body = """
+    const { Chains } = await load("rule"), { typedLandscape } = await load("landscapes");
+    const { distance, targetDensity, Visits } = await load("density");
+    const f = typedLandscape("x^2/2 + y^2"), view = [0, 0, 3], visits = new Visits(view);
+    const chains = new Chains(given.settings, [0, 0]), T = given.settings.sigma ** 2;
+    for (let k = 0; k < 400; k++) {
+      chains.advance(f);
+      visits.add(chains);
+    }
+    return [[...chains.x], distance(targetDensity(f.value, view, T), visits.density())];
+    """
+    settings = {**SETTINGS, "beta": 0.0, "sigma": 0.6, "lr": 0.05, "chains": 400}
+    ends, apart = javascript(body, settings=settings)
+    variances = np.var(np.reshape(ends, (400, 2)), axis=0)
+    for variance, curvature in zip(variances, (1.0, 2.0), strict=True):
+        expected = 0.36 / (curvature * (1 - 0.05 * curvature / 2))
+        assert abs(variance / expected - 1) < 5 * math.sqrt(2 / 400)
+    cooled = javascript(body, settings={**settings, "beta": 1.0})[1]
+    heated = javascript(body, settings={**settings, "gradient_noise": 3.0})[1]
+    assert apart < 0.05 < 0.1 < min(cooled, heated)
+
+
+# ----------------------------------------------------------------------------------------------
 # Settings
 # ----------------------------------------------------------------------------------------------
 
@@ -499,12 +723,43 @@ def test_link_restores_the_setting(javascript: Run) -> None:
     assert "refused" in hostile["messages"][0]
 
 
+def test_penalty_and_d_per_matrix_exclude_each_other(javascript: Run) -> None:
+    body = """
+    const { fromHash, reconcile } = await load("settings");
+    const [{ settings }, messages] = fromHash("#shape=left&l1=0.5&goal=moon");
+    const asked = { shape: "left", l1: 0.5 }, told = reconcile(asked, true);
+    return { settings, messages, asked, told };
+    """
+    found = javascript(body)
+    assert (found["settings"]["shape"], found["settings"]["l1"]) == ("coordinate", 0.5)
+    assert found["settings"]["goal"] == "descend"
+    assert len(found["messages"]) == 2
+    assert (found["asked"], bool(found["told"])) == ({"shape": "left", "l1": 0}, True)
+
+
+def test_every_scene_is_recognized_on_every_landscape(javascript: Run) -> None:
+    found = javascript(
+        """const { fromHash, SCENES, sceneOf, sceneState, toHash } = await load("settings");
+        const { LANDSCAPES } = await load("landscapes");
+        return Object.keys(SCENES).flatMap((scene) => Object.keys(LANDSCAPES).map((name) => {
+          const state = sceneState(scene, name), [again, messages] = fromHash(toHash(state));
+          return [scene, sceneOf(again.settings), state.settings, again.settings, messages];
+        }));"""
+    )
+    for scene, recognized, settings, again, messages in found:
+        assert (recognized, again, messages) == (scene, settings, [])
+
+
 @pytest.mark.parametrize(
     "link",
     [
         "landscape=octopus&alpha=1&gradient_noise=0.3&chains=4&seed=5",
         "landscape=himmelblau&alpha=0.7&beta=1.3&chains=3",
         "formula=log(1+%2B+x%5E2)+-+cos(2y)%2F-3&chains=2&start=0.5%2C0.25",
+        "landscape=least-squares&l1=0.8&alpha=1&chains=4",
+        "landscape=strict-saddle&goal=sample&beta=0&sigma=0.35&lr=0.02&chains=4",
+        "landscape=tilted-saddle&shape=left&alpha=1&gradient_noise=0.1&chains=4",
+        "landscape=strict-saddle&shape=left&goal=sample&chains=1",
     ],
 )
 def test_program_on_the_page_makes_the_same_run(javascript: Run, link: str) -> None:

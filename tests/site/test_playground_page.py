@@ -143,9 +143,74 @@ def test_shared_link_gives_the_same_run(playground: Callable[[str], Any]) -> Non
     assert again.inner_text("#pg-numbers") == numbers
 
 
+SCENES = {
+    "descent": ("loss", "temperature", "metric"),
+    "sparse": ("loss", "temperature", "metric"),
+    "sample": ("temperature", "density-x", "density-y"),
+    "matrix": ("loss", "temperature", "metric"),
+}
+
+
 @pytest.mark.browser
-def test_page_fits_every_width(playground: Callable[[str], Any]) -> None:
-    page = playground("chains=200")
+def test_scenes_open_their_run_and_stay_on_other_landscapes(
+    playground: Callable[[str], Any],
+) -> None:
+    page = playground("")
+    expected = {"sparse": "l1=", "sample": "goal=sample", "matrix": "shape=left"}
+    for scene, part in expected.items():
+        page.click(f"[data-scene={scene}]")
+        assert part in page.url
+        pressed = page.locator("#pg-scenes [aria-pressed=true]")
+        assert pressed.get_attribute("data-scene") == scene
+        page.select_option("#pg-landscape", "octopus")
+        assert "landscape=octopus" in page.url
+        assert part in page.url if scene != "sparse" else page.input_value("#pg-l1") != "0"
+    page.fill("#pg-formula", "x^2 + x y + y^2")
+    page.click("[data-scene=sample]")
+    assert "formula=" in page.url
+    assert "goal=sample" in page.url
+    page.click("[data-scene=descent]")
+    assert "formula=" in page.url
+    assert "goal" not in page.url
+
+
+@pytest.mark.browser
+def test_page_gives_up_what_the_proximal_step_cannot_have(playground: Callable[[str], Any]) -> None:
+    page = playground("landscape=least-squares&l1=0.8")
+    page.select_option("#pg-shape", "left")
+    assert page.input_value("#pg-l1") == "0"
+    assert "D per coordinate" in page.inner_text("#pg-status")
+    page.fill("#pg-l1", "0.5")
+    page.press("#pg-l1", "Enter")
+    assert page.input_value("#pg-shape") == "coordinate"
+    assert page.input_value("#pg-l1") == "0.5"
+
+
+@pytest.mark.browser
+def test_page_says_how_many_chains_stick_and_how_much_mass_is_misplaced(
+    playground: Callable[[str], Any],
+) -> None:
+    # A penalty beyond every slope holds all chains at the origin from the first step on.
+    page = playground("landscape=least-squares&l1=1000&lr=1&chains=9")
+    _pause(page)
+    page.click("#pg-restart")
+    page.click("#pg-step")
+    assert "x = 0 in 9, y = 0 in 9 of 9 chains" in page.inner_text("#pg-numbers")
+    # One step from the saddle the chains are where the target has little mass.
+    page = playground("goal=sample&beta=0&sigma=0.1&lr=0.01&chains=50")
+    _pause(page)
+    page.click("#pg-restart")
+    page.click("#pg-step")
+    misplaced = re.search(r"(\d+) % of the mass", page.inner_text("#pg-numbers"))
+    assert misplaced is not None
+    assert int(misplaced[1]) > 90
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scene", SCENES)
+def test_page_fits_every_width(playground: Callable[[str], Any], scene: str) -> None:
+    page = playground("")
+    page.click(f"[data-scene={scene}]")
     for width in (390, 768, 1280, 3840):
         page.set_viewport_size({"width": width, "height": 900})
         # The canvas follows the window in one of the next frames.
@@ -158,8 +223,10 @@ def test_page_fits_every_width(playground: Callable[[str], Any]) -> None:
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         box = page.locator("#pg-field").bounding_box()
         assert 300 <= box["width"] <= width
+        shown = page.locator(".pg-plots canvas:visible").evaluate_all("all => all.map(e => e.id)")
+        assert set(shown) == {f"pg-{name}" for name in SCENES[scene]}
         # Colors other than the background's: something is drawn on every canvas.
-        for name in ("field", "loss", "temperature", "metric", "map"):
+        for name in ("field", "map", *SCENES[scene]):
             drawn = page.evaluate(
                 """(id) => {
                     const { width, height } = document.getElementById(id);

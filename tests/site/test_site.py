@@ -67,7 +67,9 @@ def test_every_block_is_run_or_marked(page: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = set(re.findall(r"[\w/-]+\.md", navigation))
-    assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+    tables = (ROOT / "benchmarks" / "tables").glob("*.md")
+    appendices = {f"appendix/{page.name}" for page in tables}
+    assert listed == appendices | {str(page.relative_to(DOCS)) for page in PAGES}
 
 
 # ----------------------------------------------------------------------------------------------
@@ -119,8 +121,8 @@ def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert formula.split() == ["Rule:", "$$", "x", "=", "1,", "y", "=", "2", "$$", "Then"]
     session = to_markdown("Text\n\n>>> f(1)\n2\n\nMore")
     assert session == "Text\n\n```pycon\n>>> f(1)\n2\n```\n\nMore"
-    table = to_markdown("==  =====\na   b\n==  =====\nx   |y|\n    more\n==  =====")
-    assert table.strip().split("\n") == ["| a | b |", "| --- | --- |", r"| x | \|y\| more |"]
+    table = to_markdown("==  =====\na   b\n==  =====\nx   |y|\n    \\|z\\|\n==  =====")
+    assert table.strip().split("\n") == ["| a | b |", "| --- | --- |", r"| x | \|y\| \|z\| |"]
 
 
 # ----------------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def test_what_comes_back_has_not_left() -> None:
 def test_figures_are_drawn_from_the_files(results: Path, tmp_path: Path) -> None:
     figures.draw(tmp_path, results, dpi=40)
     drawn = ("suite", "suite-lr", "grown", "separation", "gpt", "gpt-64", "saddles", "saddles-lr")
-    for name in (*drawn, "few-data"):
+    for name in (*drawn, "copies", "few-data"):
         for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
 

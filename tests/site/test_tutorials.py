@@ -18,7 +18,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
-PAGES = sorted(page for page in TUTORIALS.glob("*.md") if page.stem != "index")
+# The page of errors shows messages, which are printed too.
+PAGES = [
+    *sorted(page for page in TUTORIALS.glob("*.md") if page.stem != "index"),
+    ROOT / "docs" / "errors.md",
+]
 PAIR = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 

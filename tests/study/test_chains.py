@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from asgld import reference
+from asgld.methods import normals
 from asgld.methods.torch import LANGEVIN
 from asgld.problems import Variance
 from asgld_study import chains
@@ -163,3 +166,21 @@ def test_chain_that_leaves_the_finite_numbers_is_nan_and_the_others_go_on() -> N
     assert torch.equal(last[:1], alone)
     assert bool(last[1].isnan())
     assert looks == list(range(31))
+
+
+def test_followed_printed_algorithm_is_the_literal_one_and_shows_its_accumulator() -> None:
+    options: dict[str, Any] = {"lr": 0.1, "alpha": 1.0, "beta": 1.0, "sigma": 0.3, "delta": 0.2}
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    chains.follow(
+        "asgld-printed", LANDSCAPES["waves"], _start(),
+        lambda view: seen.append((view.x.clone(), view.D.clone())), steps=20, seed=4, **options,
+    )  # fmt: skip
+    path = reference.asgld(
+        np.sin, _start().numpy(), lambda k: normals(4, k, _start(), stream=0).numpy(),
+        lag=reference.Lag.TWO, d_init=0.2, **options,
+    )  # fmt: skip
+    for (x, _), literal in zip(seen[1:], path, strict=False):
+        np.testing.assert_allclose(x.numpy(), literal, rtol=1e-12, atol=1e-12)
+    first = _start().sin().square()
+    torch.testing.assert_close(seen[0][1], torch.full_like(first, 0.2))
+    torch.testing.assert_close(seen[2][1], 2.0 * first + 0.6)

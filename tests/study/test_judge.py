@@ -64,7 +64,8 @@ def test_verdicts_follow_from_checks(
         (at_most("", 1.0, 1.0), True),
         (at_most("", {"value": 1, "low": 0.5, "high": 1.2}, 1.0), None),
         (at_most("", math.inf, 1.0), False),
-        (between("", {"value": 1, "low": 0.5, "high": 3}, 0.9, 1.1), True),
+        (between("", {"value": 1, "low": 0.95, "high": 1.05}, 0.9, 1.1), True),
+        (between("", {"value": 1, "low": 0.5, "high": 3}, 0.9, 1.1), None),
         (between("", {"value": 2, "low": 1.5, "high": 3}, 0.9, 1.1), False),
         (between("", {"value": 2, "low": 1.0, "high": 3}, 0.9, 1.1), None),
         (at_least("", math.nan, 1.0), None),
@@ -72,6 +73,25 @@ def test_verdicts_follow_from_checks(
 )
 def test_checks_use_the_whole_interval(check: Check, passed: bool | None) -> None:
     assert check.passed is passed
+
+
+@pytest.mark.parametrize(
+    ("checks", "expected"),
+    [
+        ([at_most("", {"value": 1.5, "low": 1.4, "high": 1.6}, 2.1, tight=1.9)], "consistent"),
+        ([at_most("", {"value": 1.5, "low": 1.4, "high": 1.95}, 2.1, tight=1.9)], "holds"),
+        ([at_least("", {"value": 0.9, "low": 0.8, "high": 1.0}, 0.4, tight=0.6)], "consistent"),
+        ([at_least("", {"value": 0.5, "low": 0.45, "high": 0.55}, 0.4, tight=0.6)], "holds"),
+        ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 2.0, 2.1, tight=1.9)], "holds"),
+        ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 3.0, 2.1, tight=1.9)], "refuted"),
+        ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 3.0, 2.1, core=False)],
+         "holds with correction"),
+    ],
+)  # fmt: skip
+def test_a_bound_that_no_number_reaches_is_consistent_and_no_more(
+    checks: list[Check], expected: str
+) -> None:
+    assert verdict(checks) == expected
 
 
 def test_a_claim_is_said_by_the_docstring_of_its_checks() -> None:

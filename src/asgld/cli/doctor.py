@@ -11,9 +11,17 @@ from rich.table import Table
 
 import asgld
 from asgld.cli.words import console as make_console
-from asgld.optim import plan
+from asgld.optim import _native, plan
 
-PACKAGES = ("numpy", "scipy", "typer", "matplotlib", "scikit-learn", "triton")
+# The extras, and the packages that each brings.
+EXTRAS = {
+    "scipy": ("scipy",),
+    "cli": ("typer", "rich"),
+    "plot": ("matplotlib",),
+    "data": ("scikit-learn",),
+    "arviz": ("arviz",),
+    "frameworks": ("accelerate", "lightning", "tensorboard", "transformers"),
+}
 
 
 def examine() -> None:
@@ -26,7 +34,12 @@ def examine() -> None:
     )
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     console.print(f"CUDA device: {gpu}")
-    console.print(", ".join(f"{name} {_version(name)}" for name in PACKAGES))
+    others = ("numpy", "triton", "asgld-study")
+    console.print(", ".join(f"{name} {_version(name)}" for name in others))
+    extras = Table("extra", "its packages")
+    for extra, packages in EXTRAS.items():
+        extras.add_row(extra, ", ".join(f"{name} {_version(name)}" for name in packages))
+    console.print(extras)
 
     table = Table("backend", "available", "self-test")
     failed = False
@@ -44,7 +57,8 @@ def examine() -> None:
         is_right = error < 1e-5
         failed |= not is_right
         verdict = "passed" if is_right else "FAILED"
-        table.add_row(name, "yes", f"{verdict}: differs from float64 by {error:.1e}")
+        build = f": {_native.available_builds()[0]}" if "(C)" in name else ""
+        table.add_row(name, f"yes{build}", f"{verdict}: differs from float64 by {error:.1e}")
     console.print(table)
     if failed:
         raise typer.Exit(1)

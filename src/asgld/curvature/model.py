@@ -24,8 +24,9 @@ Part = tuple[Any, int, float]  # a batch, its samples, the weight of its loss
 class ModelHessian:
     r"""Loss of a model over a data loader, its gradient, and its Hessian without a matrix.
 
-    .. math:: f(x) = \frac1n \sum_{i=1}^n loss_i(x) + \frac{w}{2} \|x\|^2,
-              \qquad H v = \nabla (\nabla f \cdot v)
+    .. math:: f(x) = \frac1n \sum_{i=1}^n loss_i(x) + \frac{w}{2} \|x\|^2
+
+    .. math:: H v = \nabla (\nabla f \cdot v)
 
     x is the flat vector of the chosen parameters; `h.x` is where the model is now. The mean is over
     samples, so an uneven last batch has its proper weight. The model is left as it was: parameters,

@@ -11,6 +11,7 @@ at most eps, curvatures at least -gamma. Flat directions are then followed
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from torch import Tensor
 from asgld.arguments import require
 from asgld.curvature.flat import Descent, FlatProbe
 from asgld.curvature.kinds import Kind, Point
+from asgld.curvature.nonsmooth import Kinks, Penalized
 from asgld.curvature.operator import Neighborhood
-from asgld.curvature.relative import judge_relative
+from asgld.curvature.relative import Examination, examine
 from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
+from asgld.prox import BoundPenalty, Penalty
 
 __all__ = ["Kind", "Point", "classify"]
 
@@ -37,6 +40,7 @@ def classify(
     fun: Any,
     x: Tensor | NDArray[np.floating[Any]],
     *,
+    prox: Penalty | BoundPenalty | None = None,
     eps: float | None = None,
     gamma: float | None = None,
     scale: Any = None,
@@ -78,6 +82,9 @@ def classify(
             and `value(x)` to follow flat directions: a Problem, an Oracle (through its `free()`
             view, so that nothing is counted), a `ModelHessian`.
         x: the point, of any shape for a function, of shape (dim,) for an object.
+        prox: a penalty g of `asgld.prox`: x then is judged for F = f + g, on the active manifold of
+            g; `asgld.curvature.nonsmooth` says how. The gradient norm is that of the gradient
+            mapping x - prox(x - grad f(x)).
         eps: largest gradient norm that counts as zero; None for one that promises a decrease of
             1e-10 of the scale of f.
         gamma: curvatures within [-gamma, gamma) count as flat; None for the relative judgment, in
@@ -106,17 +113,63 @@ def classify(
     require(is_count, "num_rays", num_rays, "a positive integer")
     effort = Effort(confidence, starts, seed, max_hvp, dense_below, max_bytes)
     around = Neighborhood(fun, x)
-    if eps is None or gamma is None:
-        given = None if scale is None else torch.as_tensor(scale).to(around.x)
-        if given is not None:
-            is_right = given.numel() in (1, around.dim) and bool((given >= 0).all())
-            require(is_right, "scale", scale, "numbers of at least 0, one or as many as x has")
-            given = given.reshape(-1).expand(around.dim)
-        point = judge_relative(around, effort, scale=given, fall=fall, eps=eps, num_rays=num_rays)
-        if gamma is None or point.kind is Kind.NOT_STATIONARY:
-            return point
-        eps = max(point.eps, point.gradient_norm, 1e-300)
-        eps = eps if math.isfinite(eps) else 1e-300
+    given = None if scale is None else torch.as_tensor(scale).to(around.x)
+    if given is not None:
+        is_right = given.numel() in (1, around.dim) and bool((given >= 0).all())
+        require(is_right, "scale", scale, "numbers of at least 0, one or as many as x has")
+        given = given.reshape(-1).expand(around.dim)
+    inside = _Inside(effort, eps, gamma, fall, num_rays, radius)
+    if prox is None:
+        return inside.judged(around, given)[0]
+    penalty = prox if isinstance(prox, BoundPenalty) else prox.on(around.shape)
+    kinks = Kinks(Penalized(around, penalty), penalty, around.x, around.gradient)
+    point, exam = None, None
+    if bool(kinks.is_free.any()):
+        scales = None if given is None else given[kinks.is_free]
+        point, exam = inside.judged(Neighborhood(kinks.manifold, kinks.start), scales)
+    point = kinks.judged(point, exam, eps)
+    if point.direction is None:
+        return point
+    return replace(point, direction=point.direction.reshape(around.shape))
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """How a smooth function is judged."""
+
+    effort: Effort
+    eps: float | None
+    gamma: float | None
+    fall: float
+    num_rays: int
+    radius: float | None
+
+    def judged(
+        self, around: Neighborhood, scale: Tensor | None
+    ) -> tuple[Point, Examination | None]:
+        """The verdict, and the examination behind it if tolerances are relative."""
+        exam, eps = None, self.eps
+        if eps is None or self.gamma is None:
+            exam = examine(around, self.effort, scale=scale, fall=self.fall)
+            point = exam.point(eps, self.num_rays, self.effort.seed)
+            if self.gamma is None or point.kind is Kind.NOT_STATIONARY:
+                return point, exam
+            eps = max(point.eps, point.gradient_norm, 1e-300)
+            eps = eps if math.isfinite(eps) else 1e-300
+        return _with_tolerances(
+            around, self.effort, eps, self.gamma, self.num_rays, self.radius
+        ), exam
+
+
+def _with_tolerances(
+    around: Neighborhood,
+    effort: Effort,
+    eps: float,
+    gamma: float,
+    num_rays: int,
+    radius: float | None,
+) -> Point:
+    """The verdict of theorems: gradient at most eps, curvatures at least -gamma."""
     gradient = around.gradient
     gradient_norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     value = around.value(around.x) if around.has_values else None
@@ -142,12 +195,13 @@ def classify(
             value0=value,
         )
         flat = search.vectors_below(gamma, _FLAT_DIRECTIONS)
-        descent = probe.find_descent(flat, num_rays, torch.Generator().manual_seed(seed))
+        descent = probe.find_descent(flat, num_rays, torch.Generator().manual_seed(effort.seed))
         kind = Kind.MINIMUM if descent is None else Kind.DEGENERATE
     kind = kind or Kind.UNDECIDED
     leads_down = kind in (Kind.STRICT_SADDLE, Kind.MAXIMUM)
     direction = vector if leads_down else descent.direction if descent else None
     is_certain = search.is_exact or kind is Kind.STRICT_SADDLE
+    confidence = effort.confidence
     return Point(
         kind=kind,
         gradient_norm=gradient_norm,

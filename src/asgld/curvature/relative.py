@@ -76,27 +76,14 @@ _EQUILIBRATIONS = 8
 _SMALLEST = 1e-290
 
 
-def judge_relative(
-    around: Neighborhood,
-    effort: Effort,
-    *,
-    scale: Tensor | None = None,
-    fall: float = 0.0,
-    eps: float | None = None,
-    num_rays: int = 6,
-) -> Point:
-    """Judge the point at the centre of `around`; see the module.
-
-    `scale` is the scale of the coordinates (|x|, or 1 where that is smaller, if not given), `fall`
-    how far f fell to get here, `eps` a gradient norm that counts as zero whatever it promises.
-    """
-    return examine(around, effort, scale=scale, fall=fall).point(eps, num_rays, effort.seed)
-
-
 def examine(
     around: Neighborhood, effort: Effort, *, scale: Tensor | None = None, fall: float = 0.0
 ) -> Examination:
-    """Compute what a judgment needs; see :func:`judge_relative`."""
+    """Compute what a judgment of the point at the centre of `around` needs; see the module.
+
+    `scale` is the scale of the coordinates (|x|, or 1 where that is smaller, if not given), `fall`
+    how far f fell to get here.
+    """
     how = _Dense if around.dim <= max(effort.dense_below, 2) else _Lanczos
     return how(around, effort, scale, fall)
 
@@ -215,6 +202,7 @@ class Examination:
     # ------------------------------------------------------------------------------ the verdict
 
     def point(self, eps: float | None, num_rays: int, seed: int) -> Point:
+        """The verdict. `eps` is a gradient norm that counts as zero whatever it promises."""
         norm = float(torch.linalg.vector_norm(self.grad, dtype=torch.float64))
         allowed = self._allowed_norm(norm) if eps is None else eps
         self.norm, self.eps = norm, allowed

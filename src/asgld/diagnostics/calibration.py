@@ -313,10 +313,11 @@ def calibrate(
 ) -> Calibration:
     r"""Choose lr, d_init, delta and sigma, and if need be alpha, beta and batch growth.
 
-    .. math::
-        d_\mathrm{init} = w\, \overline{g^2}, \quad \delta = d_\mathrm{init} / 100, \quad
-        \mathrm{lr} = d_\mathrm{init}^{\alpha/2} / M, \quad
-        \sigma^2 d\; d_\mathrm{init}^{-(\beta - \alpha/2)} = \nu^2 E
+    .. math:: d_\mathrm{init} = w\, \overline{g^2}, \quad \delta = d_\mathrm{init} / 100
+
+    .. math:: \mathrm{lr} = d_\mathrm{init}^{\alpha/2} / M
+
+    .. math:: \sigma^2 d\; d_\mathrm{init}^{-(\beta - \alpha/2)} = \nu^2 E
 
     The first step then is a gradient step of length 1/M, whatever alpha is, and it stays near that
     for about w steps. The noise begins with a total temperature of nu^2 times the fall E of f that
@@ -325,7 +326,8 @@ def calibrate(
 
     Args:
         source: a :class:`asgld.curvature.ModelHessian`, or a problem or oracle with `x`. An oracle
-            is read through its free view: nothing is counted.
+            is read through its free view: nothing is counted. With a penalty, `prox` of the
+            optimizer, the source is f alone: the optimizer's gradients are those of f.
         x: the start, (d,), or several, (R, d), of which the largest scales count; by default a
             model's present parameters.
         goal: "converge", "escape" or "balanced"; chooses alpha, beta and batch growth where these
@@ -345,6 +347,7 @@ def calibrate(
         >>> advice.alpha, advice.lr * advice.scales.curvature
         (0.0, 1.0)
     """
+    _check_source(source)
     require(0.0 <= noise < math.inf, "noise", noise, "a finite number of at least 0")
     require(0.0 < warmup < math.inf, "warmup", warmup, "a positive finite number")
     enough = batch_size is None or batch_size >= 1
@@ -387,6 +390,20 @@ def calibrate(
         "that a short descent found.",
     }
     return Calibration(lr, alpha, beta, sigma, delta, d_init, theta, reasons, scales)
+
+
+def _check_source(source: Any) -> None:
+    """Refuse what has no derivatives, and an objective f + g: its values are not those of f."""
+    if not all(hasattr(source, name) for name in ("value", "grad", "hvp")):
+        raise TypeError(
+            f"source is a {type(source).__name__}: need a ModelHessian, a problem or an oracle; "
+            "for a function of a tensor of d numbers, asgld.oracle.torch_function(fun, d)"
+        )
+    if getattr(source, "penalty", None) is not None:
+        raise ValueError(
+            f"source is a {type(source).__name__} with a penalty: give f alone, and the penalty to "
+            "the optimizer"
+        )
 
 
 def measure_scales(
@@ -451,10 +468,10 @@ def groups_from_gradients(
 ) -> list[dict[str, Any]]:
     r"""Parameter groups for :class:`asgld.ASGLD` scaled to the gradients that parameters now have.
 
+    .. math:: d_\mathrm{init} = w\,\overline{g^2}, \quad \delta = d_\mathrm{init} / 10^4
+
     .. math::
-        d_\mathrm{init} = w\,\overline{g^2}, \quad \delta = d_\mathrm{init} / 10^4, \quad
-        \sqrt{2\,\mathrm{lr}}\; d_\mathrm{init}^{-\beta/2} \sigma
-        = \nu\; \mathrm{lr}\; d_\mathrm{init}^{-\alpha/2} \sqrt{\overline{g^2}}
+        \sigma = \nu \sqrt{\mathrm{lr}\, \overline{g^2} / 2}\; d_\mathrm{init}^{(\beta - \alpha)/2}
 
     D begins as if w such gradients had been seen. D lags by a step, so that a gradient far above
     all before it would move its coordinate far; the clip bounds every scaled gradient by
@@ -527,6 +544,12 @@ def _squares(params: Iterable[Any]) -> tuple[list[float], list[int], float]:
     squares, counts = [], []
     for i, entry in enumerate(params):
         tensor: Tensor = entry[1] if isinstance(entry, tuple) else entry
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"params[{i}] is a {type(tensor).__name__}: need tensors, or pairs of name and "
+                "tensor; knobs of a group, such as prox, go to the optimizer or into the groups "
+                "that this returns"
+            )
         if tensor.grad is None:
             raise ValueError(f"params[{i}] has no gradient: run one backward pass before this")
         squares.append(_square(tensor.grad))

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from asgld.diagnostics.proximal import Metric, ProximalSums, pull_of, ties_coordinates
 from asgld.methods.torch import TorchMethod
 from asgld.optim import ASGLD
 from asgld.optim.rule import Rule
 from asgld.theory.certificates import Certificate, certificate, noise_scale
+from asgld.theory.proximal import ProximalCertificate
 
 _KEY = "certificate"
 # Attributes that a checkpoint holds, and attributes that must be equal in the checkpoint.
@@ -34,6 +36,8 @@ _COVERED = {
     *("sum_dtype", "stochastic_rounding"),
     # These have no effect on a D per coordinate, and the tracker refuses any other.
     *("blocks", "polar_by", "share_work"),
+    # `_look_at_penalties` checks this one.
+    "prox",
 }
 _WHY_NOT = {
     "shape": "the tracker sums up the steps of a D per coordinate",
@@ -48,7 +52,7 @@ _DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 class Report:
     """A certificate and its conditions."""
 
-    certificate: Certificate  # its bound is infinite if a condition is broken
+    certificate: Certificate | ProximalCertificate  # its bound is infinite if a condition is broken
     given: dict[str, float]  # constants taken on trust
     broken: tuple[str, ...]  # conditions that the run has broken
 
@@ -61,8 +65,9 @@ class Report:
             return "no certificate: " + "; ".join(self.broken)
         trust = ", ".join(f"{name} = {value:g}" for name, value in self.given.items())
         norm = math.sqrt(max(np.max(self.certificate.bound), 0.0))
+        of = "gradient mapping" if "envelope" in self.given else "gradient"
         return (
-            f"with probability {1 - self.certificate.p:g}, some iterate so far has a gradient norm "
+            f"with probability {1 - self.certificate.p:g}, some iterate so far has a {of} norm "
             f"of at most {norm:.4g}, given {trust}"
         )
 
@@ -77,14 +82,17 @@ class _Sight(NamedTuple):
     momentum: Tensor | None
     lag: float  # z = x - lag * momentum
     inverse: Tensor  # D^(-alpha/2), of every coordinate where a clip may act, else the smallest
+    metric: Metric | None  # with a penalty
 
 
 class CertificateTracker:
     r"""Bounds the squared gradients of a run from what its optimizer did.
 
-    .. math::
-        \min_{j<k} \|\nabla f(x_j)\|^2 \le \frac{\sum_j w_j \|\nabla f(x_j)\|^2}{\sum_j w_j}
-        \le \text{bound}, \qquad w_j = \min_i \mathrm{lr}\, D_{j,i}^{-\alpha/2}
+    .. math:: \min_{j<k} \|\nabla f(x_j)\|^2 \le \mathrm{mean} \le \text{bound}
+
+    .. math:: \mathrm{mean} = \frac{\sum_j w_j \|\nabla f(x_j)\|^2}{\sum_j w_j}
+
+    .. math:: w_j = \min_i \mathrm{lr}\, D_{j,i}^{-\alpha/2}
 
     with probability 1 - p, for all k at once; `asgld.theory.certificate` has the formula and its
     proof. The tracker hooks itself to the optimizer. A step costs one copy of the parameters and
@@ -111,9 +119,17 @@ class CertificateTracker:
     ``weight_decay``   broken; add the penalty to f instead
     ``shape``          broken unless it is "coordinate"
     half precision     broken: its rounding is not small next to a step
+    ``prox``           covered by another bound, on the gradient mapping, see below; not with
+                       ``momentum`` or ``clip``, nor for groups with alpha > 0
     any other knob     broken unless it has the paper's value
     other writes       broken: parameters or momentum changed between steps
     =================  ========================================================================
+
+    With a penalty (``prox``) the bound is `asgld.theory.proximal_certificate`. It is about the
+    gradient mapping of step 1/envelope of f + g. f_start and f_low are then those of f + g, and
+    smoothness that of f. Steps must be shorter than 2 / (envelope + M). For alpha > 0 the longest
+    step of each time must be shorter than envelope / M times the shortest. From a step on that
+    breaks this the bound is infinite.
 
     The tracker cannot check two conditions: knobs may depend on past gradients, not on the newest,
     and the gradient must be unbiased given the past (new batches, not the rest of an epoch).
@@ -129,6 +145,8 @@ class CertificateTracker:
             0 for full gradients.
         p: probability that the bound fails at any time.
         is_batched: parameters are (replicas, d), and each replica has its own certificate.
+        envelope: with a penalty, a number above M. By default 3 M for alpha = 0 and 6 M otherwise,
+            less where the first steps are long.
 
     Example:
         >>> import torch, asgld
@@ -153,6 +171,7 @@ class CertificateTracker:
         gradient_variance: float = 0.0,
         p: float = 0.05,
         is_batched: bool = False,
+        envelope: float | None = None,
     ) -> None:
         if not isinstance(optimizer, ASGLD):
             raise TypeError(
@@ -171,6 +190,8 @@ class CertificateTracker:
         self.smoothness, self.gradient_variance, self.p = smoothness, gradient_variance, p
         self.f_start, self.f_low = start, f_low
         self.is_batched = is_batched
+        self._penalties = [group["prox"] for group in optimizer.param_groups]
+        self._proximal = self._proximal_sums(envelope)
         self.kappa = max(self._noise_scale(group) for group in optimizer.param_groups)
         self.num_steps = 0
         self.sum_sq_step = torch.zeros((), dtype=torch.float64)
@@ -207,6 +228,8 @@ class CertificateTracker:
         """
         if self.num_steps == 0 and not self._broken:
             raise RuntimeError("no step was taken yet: a certificate is about steps")
+        if self._proximal is not None:
+            return self._proximal_report(self._proximal, value)
         if value is not None and any(self._lags):
             raise ValueError(
                 f"value={value!r}: with momentum the bound needs f at x - lr mu/(1-mu) m, not at "
@@ -249,7 +272,59 @@ class CertificateTracker:
             given["f_low"] = self.f_low
         return Report(result, given, tuple(sorted(broken)))
 
+    def _proximal_report(self, sums: ProximalSums, value: float | Tensor | None) -> Report:
+        if value is not None:
+            raise ValueError(
+                f"value={value!r}: with a penalty the bound needs the smallest value of f + g, not "
+                "that at x; leave value out, and f_low is taken"
+            )
+        self._look_at_moves()
+        result = sums.certificate(self.f_start - self.f_low, self.p)
+        broken = list(self._broken.values())
+        if not broken and not np.isfinite(result.bound).any():
+            broken.append(
+                "steps: too long or too unequal for the envelope, without any length, or with more "
+                "noise than at the start"
+            )
+        bound = np.where(not broken, result.bound, np.inf)
+        result = dataclasses.replace(result, bound=bound.item() if bound.ndim == 0 else bound)
+        given = {"smoothness": self.smoothness, "gradient_variance": self.gradient_variance}
+        given |= {"f_low": self.f_low, "envelope": sums.envelope}
+        return Report(result, given, tuple(sorted(broken)))
+
     # ---------------------------------------------------------------------------------- settings
+
+    def _proximal_sums(self, envelope: float | None) -> ProximalSums | None:
+        """Return the sums of a run with a penalty, with constants fixed by its first steps."""
+        if all(penalty is None for penalty in self._penalties):
+            if envelope is not None:
+                raise ValueError(f"envelope={envelope!r}: need None for a run without a penalty")
+            return None
+        groups = self.optimizer.param_groups
+        first = [_first_metric(group, self.gradient_variance) for group in groups]
+        return ProximalSums(
+            smoothness=self.smoothness,
+            envelope=envelope,
+            longest=max(float(metric.size) for metric in first),
+            noise=max(float(metric.variance) for metric in first),
+            is_even=all(group["alpha"] == 0.0 for group in groups),
+        )
+
+    def _look_at_penalties(self) -> None:
+        """Note penalties, and knobs beside them, outside the proof."""
+        if [group["prox"] for group in self.optimizer.param_groups] != self._penalties:
+            self._break("prox", "it changed during the run, and with it what is minimized")
+        for group, p in self._params():
+            penalty = group["prox"]
+            for name, paper in (("momentum", 0.0), ("clip", None)):
+                if self._proximal is not None and group[name] != paper:
+                    self._break(name, "the bound for penalties does not cover it")
+            if penalty is None or not ties_coordinates(p, penalty):
+                continue
+            if group["alpha"] != 0.0:
+                self._break("prox", "groups are covered at alpha = 0 only, where steps are equal")
+            if self.is_batched and getattr(penalty, "groups", None) is not None:
+                self._break("prox", "its groups may tie replicas together")
 
     def _params(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
         for group in self.optimizer.param_groups:
@@ -283,15 +358,17 @@ class CertificateTracker:
                     why = _WHY_NOT.get(name, "a setting that the proof does not cover")
                     self._break(name, f"{why} ({name}={value!r})")
             half, beta = group["alpha"] / 2, group["beta"]
-            if _heats(group):
+            if _heats(group) and self._proximal is None:
                 self._break("beta", f"{beta} < alpha/2 = {half}, so the noise heats as D grows")
             if _least_metric(group) <= 0.0:
                 name = "d_init" if group["decay"] is None else "delta"
                 self._break(name, f"at {group[name]}, D may be 0 and its power infinite")
             # The proof needs a kappa that is fixed at the start.
-            if self._noise_scale(group) > self.kappa * (1 + 1e-12):
+            is_hotter = self._noise_scale(group) > self.kappa * (1 + 1e-12)
+            if is_hotter and self._proximal is None:
                 why = "lr, sigma or noise is above its value at the start, or the least D below"
                 self._break("kappa", why)
+        self._look_at_penalties()
         for _, p in self._params():
             if hasattr(p, "placements"):
                 raise TypeError("a parameter is a DTensor: certificates need whole parameters")
@@ -337,15 +414,17 @@ class CertificateTracker:
                 why = "it was not zero when lr or momentum changed or the tracker was attached"
                 self._break("momentum", why)
             self._lags[i] = lag
-            squares = state["sum"].detach()
+            squares, step = state["sum"].detach(), state["step"].detach().clone()
+            metric = None
+            if self._proximal is not None:
+                metric = _metric_of_step(group, step, squares, self.gradient_variance)
             if group["clip"] is None:
                 # D grows with the sum, so the largest sum has the shortest step.
                 is_used = group["alpha"] != 0.0
                 squares = self._reduce(squares, torch.amax) if is_used else squares.new_zeros(())
-            step = state["step"].detach().clone()
             inverse = _inverse_power(group, step, squares)
             past = past if lag else None
-            self._before.append(_Sight(p, group, before, step, past, lag, inverse))
+            self._before.append(_Sight(p, group, before, step, past, lag, inverse, metric))
 
     def _as_left(self, i: int, x: Tensor, momentum: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return copies of a parameter and its momentum, made after the last step if possible."""
@@ -393,8 +472,28 @@ class CertificateTracker:
         )
         self.sum_weight = self.sum_weight.to(home) + weight * taken
         self.sum_sq_rounding = self.sum_sq_rounding.to(home) + share * taken
+        if self._proximal is not None and bool(taken > 0):
+            self._add_proximal(self._proximal, torch.sqrt(squares), home)
         self.num_steps += 1
         self._before = []
+
+    def _add_proximal(self, sums: ProximalSums, moved: Tensor, home: torch.device) -> None:
+        """Add a step to the sums of a run with a penalty."""
+        sizes, noises, off = [], [], torch.zeros_like(moved)
+        for sight in self._before:
+            assert sight.metric is not None
+            x, (size, variance) = _real(sight.p), sight.metric
+            sizes += [self._reduce(size, how).to(home) for how in (torch.amin, torch.amax)]
+            noises += [self._reduce(variance, how).to(home) for how in (torch.amax, torch.sum)]
+            # Two roundings before the proximal step, at most two in it.
+            length = self._norm(sight.before) + self._norm(x)
+            if sight.group["prox"] is not None:
+                length = length + self._norm(pull_of(x, sight.group["prox"], size))
+            off = off + torch.finfo(x.dtype).eps * length.to(home)
+        largest = functools.partial(functools.reduce, torch.maximum)
+        smallest = functools.reduce(torch.minimum, sizes[0::2])
+        total = functools.reduce(torch.add, noises[1::2])
+        sums.add(smallest, largest(sizes[1::2]), largest(noises[0::2]), total, moved, off)
 
     def _moves(self, sight: _Sight) -> tuple[Tensor, Tensor, Tensor]:
         """Return |dz| for z = x - lag m, |z - x| before the step, and a bound on the rounding."""
@@ -453,6 +552,7 @@ class CertificateTracker:
             "kappa": self.kappa,
             **{name: getattr(self, name).clone() for name in _SUMS},
             **{name: getattr(self, name) for name in _CONSTANTS},
+            **({} if self._proximal is None else {"proximal": self._proximal.state()}),
         }
 
     def _check_loaded(self, _: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -502,6 +602,10 @@ class CertificateTracker:
                     f"{name}={getattr(self, name)!r}, but the saved {_KEY!r} has {saved[name]!r}: "
                     "it must not change during a run"
                 )
+        if self._proximal is not None:
+            problem = self._proximal.problem_with(saved.get("proximal"))
+            if problem:
+                raise ValueError(f"the saved {_KEY!r} has other proximal sums: {problem}")
         self._loaded = dict(saved)
 
     def _load(self, _: Optimizer) -> None:
@@ -510,6 +614,8 @@ class CertificateTracker:
         for name in _SUMS:
             setattr(self, name, saved[name].clone())
         self._is_clipped = saved["is_clipped"].clone()
+        if self._proximal is not None:
+            self._proximal.load(saved["proximal"])
         self._lags, self._broken = list(saved["lags"]), dict(saved["broken"])
         self._before, self._after = [], {}
         self._is_moved = torch.zeros((), dtype=torch.bool)
@@ -581,6 +687,41 @@ def _least_metric(group: dict[str, Any]) -> float:
 
 def _inverse_power(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tensor:
     """Return D^(-alpha/2) at this step count; `squares` is the `sum` of the state."""
+    inverse: Tensor = _metric(group, step, squares) ** (-group["alpha"] / 2)
+    if group["decay"] is not None and group["d_init"] == 0.0:
+        # The first gradient only fills the average, and moves nothing.
+        inverse = torch.where(step.to(inverse.device) > 0, inverse, 0.0)
+    return inverse
+
+
+def _first_metric(group: dict[str, Any], gradient_variance: float) -> Metric:
+    """Return the largest step size and variance that the least D allows."""
+    least = torch.tensor(_least_metric(group), dtype=torch.float64)
+    size = float(group["lr"]) * least ** (-group["alpha"] / 2)
+    return Metric(size, _variance(group, size, least, gradient_variance))
+
+
+def _metric_of_step(
+    group: dict[str, Any], step: Tensor, squares: Tensor, gradient_variance: float
+) -> Metric:
+    """Return step sizes and variances of every coordinate at this step count."""
+    size = float(group["lr"]) * _inverse_power(group, step, squares)
+    variance = _variance(group, size, _metric(group, step, squares), gradient_variance)
+    return Metric(size, torch.where(size > 0.0, variance, 0.0))
+
+
+def _variance(
+    group: dict[str, Any], size: Tensor, metric: Tensor, gradient_variance: float
+) -> Tensor:
+    """Return the variance of the noise; `annealing` lowers it, and is left out."""
+    variance: Tensor = gradient_variance * size**2
+    if _has_noise(group):
+        variance = variance + 2 * float(group["lr"]) * _sigma(group) ** 2 * metric ** -group["beta"]
+    return variance
+
+
+def _metric(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tensor:
+    """Return D at this step count."""
     k, squares = step.to(squares.device).double(), squares.double()
     d_init, delta, decay = group["d_init"], group["delta"], group["decay"]
     if decay is None:
@@ -589,11 +730,8 @@ def _inverse_power(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tens
         metric = squares + (delta + d_init * decay**k)
     else:
         metric = squares / (1 - decay ** k.clamp(min=1.0)) + delta
-    inverse: Tensor = (metric + _addition(group, k)) ** (-group["alpha"] / 2)
-    if decay is not None and d_init == 0.0:
-        # The first gradient only fills the average, and moves nothing.
-        inverse = torch.where(k > 0, inverse, 0.0)
-    return inverse
+    found: Tensor = metric + _addition(group, k)
+    return found
 
 
 def _addition(group: dict[str, Any], k: Tensor) -> Tensor | float:

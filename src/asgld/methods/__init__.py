@@ -21,12 +21,18 @@ from asgld.methods.base import (
     replica_seed,
 )
 from asgld.methods.lbfgs import LBFGS
+from asgld.methods.proximal import FISTA, ProxGD, ProximalDescent
 from asgld.methods.torch import LANGEVIN, TorchMethod, check_names, comparator, langevin
 
 
 def _rival(module: str, kind: str, **options: Any) -> Method:
     """Make a rival. Its module is imported now, so that `import asgld.methods` stays small."""
     return _made(vars(import_module(f"asgld.methods.rivals.{module}"))[kind], **options)
+
+
+def _printed(**options: Any) -> Method:
+    """Make Algorithm 1 as printed, which shares code with the rivals and is imported as late."""
+    return _made(import_module("asgld.methods.printed").PrintedASGLD, **options)
 
 
 def _made(kind: Any, **options: Any) -> Method:
@@ -39,6 +45,7 @@ def _made(kind: Any, **options: Any) -> Method:
 # name -> what makes the method from its options; add entries at will
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: partial(langevin, name) for name in LANGEVIN},
+    "asgld-printed": _printed,
     "noisy-sgd": partial(_rival, "first_order", "NoisySGD"),
     "perturbed-gd": partial(_rival, "first_order", "PerturbedGD"),
     "saddle-ngd": partial(_rival, "first_order", "SaddleNGD"),
@@ -56,6 +63,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "adam": partial(comparator, "adam"),
     "perturbed-agd": partial(_rival, "comparators", "PerturbedAGD"),
     "lbfgs": partial(_made, LBFGS),
+    "prox-gd": partial(_made, ProxGD),
+    "fista": partial(_made, FISTA),
     "trust-krylov": partial(_rival, "scipy_trust", "TrustKrylov"),
     "trust-exact": partial(_rival, "scipy_trust", "TrustExact"),
 }
@@ -78,12 +87,15 @@ def method_names() -> list[str]:
 
 
 __all__ = [
+    "FISTA",
     "LBFGS",
     "METHODS",
     "Adjustable",
     "FitsItself",
     "KnowsItsNoise",
     "Method",
+    "ProxGD",
+    "ProximalDescent",
     "SeededState",
     "State",
     "Surroundings",

@@ -52,9 +52,11 @@ class LBFGSState(KnownState):
 class LBFGS:
     r"""Limited-memory BFGS with a strong Wolfe line search, all replicas at once; f never rises.
 
-    .. math:: x_{k+1} = x_k - t\, H_k \nabla f(x_k), \qquad
-              f(x_{k+1}) \le f(x_k) + 10^{-4}\, t\, \nabla f(x_k)^\top p_k, \qquad
-              |\nabla f(x_{k+1})^\top p_k| \le 0.9\, |\nabla f(x_k)^\top p_k|
+    With the gradient g and the direction p = -H g a step is x' = x + t p, where t meets
+
+    .. math:: f(x') \le f(x) + 10^{-4}\, t\, g^\top p
+
+    .. math:: |g'^\top p| \le 0.9\, |g^\top p|
 
     Where values differ by rounding only, slopes decide alone (Hager and Zhang), so that the
     gradient comes down to its rounding level. A replica is finished when a gradient step, too,

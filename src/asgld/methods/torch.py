@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -27,6 +27,7 @@ from asgld.methods.base import (
 )
 from asgld.optim import AGLD, ASG, ASGLD, SGLD
 from asgld.oracle import Oracle
+from asgld.prox import BoundPenalty, Penalty
 
 LANGEVIN: dict[str, type[ASGLD]] = {"asgld": ASGLD, "agld": AGLD, "asg": ASG, "sgld": SGLD}
 # Options that measurements can set; where D forgets, it finds its own scale.
@@ -42,18 +43,62 @@ class TorchState(SeededState):
     parameter: Tensor
 
     def pack(self) -> dict[str, Any]:
-        return {
-            "x": self.x.clone(),
-            "step": self.step,
-            "seed": self.seed,
-            "optimizer": self.optimizer.state_dict(),
-        }
+        saved = self.optimizer.state_dict()
+        for group in saved["param_groups"]:
+            group.pop("prox", None)  # it belongs to the function, not to the state
+        return {"x": self.x.clone(), "step": self.step, "seed": self.seed, "optimizer": saved}
 
     def restored(self, packed: Mapping[str, Any]) -> Self:
         self.x.copy_(packed["x"])
-        self.optimizer.load_state_dict(packed["optimizer"])
+        groups = zip(packed["optimizer"]["param_groups"], self.optimizer.param_groups, strict=True)
+        known = [
+            {**group, "prox": own["prox"]} if "prox" in own else group for group, own in groups
+        ]
+        self.optimizer.load_state_dict({**packed["optimizer"], "param_groups": known})
         self.step, self.seed = packed["step"], packed["seed"]
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class _EachRow(Penalty):
+    """The penalty of an oracle's function on each row of a parameter of shape (replicas, d)."""
+
+    row: BoundPenalty
+
+    def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        return _OnRows(self.row, tuple(shape))
+
+    def fits_shards(self, cut: set[int]) -> bool:
+        return False
+
+
+class _OnRows(BoundPenalty):
+    """A penalty on the rows of matrices, flattened: (..., R d)."""
+
+    def __init__(self, row: BoundPenalty, shape: tuple[int, ...]) -> None:
+        self._row, self._shape, self.is_separable = row, shape, row.is_separable
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:-1], *self._shape)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self._row.value(self._rows(x)).sum(-1)
+
+    def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
+        steps = torch.as_tensor(step, dtype=x.dtype, device=x.device).expand_as(x)
+        return self._row.shrink(self._rows(x), self._rows(steps)).reshape(x.shape)
+
+    def is_free(self, x: Tensor) -> Tensor:
+        return self._row.is_free(self._rows(x)).reshape(x.shape)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self._row.grad(self._rows(x)).reshape(x.shape)
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._row.hvp(self._rows(x), self._rows(v)).reshape(x.shape)
+
+    def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
+        return self._row.slack(self._rows(x), self._rows(grad_f)).reshape(x.shape)
 
 
 @dataclass(frozen=True)
@@ -108,6 +153,8 @@ class TorchMethod:
         options = dict(self.options)
         if "seed" in inspect.signature(self.optimizer).parameters or self.is_langevin:
             options.setdefault("seed", seed)
+        if oracle.penalty is not None and self.knows_prox:
+            options["prox"] = _EachRow(oracle.penalty)
         optimizer = self._build(x, options)
         return TorchState(x=x, optimizer=optimizer, parameter=_parameter(optimizer, x), seed=seed)
 
@@ -156,6 +203,11 @@ class TorchMethod:
     @property
     def is_langevin(self) -> bool:
         return isinstance(self.optimizer, type) and issubclass(self.optimizer, ASGLD)
+
+    @property
+    def knows_prox(self) -> bool:
+        """Whether it takes the proximal steps of the function's penalty."""
+        return self.is_langevin and "prox" not in self.options
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -249,7 +301,7 @@ def langevin(name: str, **options: Any) -> TorchMethod:
 
 def langevin_options() -> set[str]:
     """Names of the options of :func:`langevin`."""
-    hidden = {"params", "maximize", "differentiable", "others"}
+    hidden = {"params", "maximize", "differentiable", "others", "prox"}
     optimizer = set(inspect.signature(ASGLD).parameters) - hidden
     method = {f.name for f in fields(TorchMethod)} - {"name", "optimizer", "options", "is_batched"}
     return optimizer | method
@@ -347,10 +399,11 @@ class Comparator:
 def comparator(name: str, **options: Any) -> Comparator:
     r"""One of torch's own optimizers: "gd", "sgd", "adagrad" or "adam".
 
-    .. math::
-        \text{gd, sgd: } x - \mathrm{lr}\,(1 + k)^{-q}\, G(x), \qquad
-        \text{adagrad: } x - \mathrm{lr}\, \frac{G(x)}{\epsilon + S^{1/2}}, \qquad
-        \text{adam: } x - \mathrm{lr}\, \frac{\hat m}{\hat v^{1/2} + \epsilon}
+    .. math:: \text{gd, sgd: } x - \mathrm{lr}\,(1 + k)^{-q}\, G(x)
+
+    .. math:: \text{adagrad: } x - \mathrm{lr}\, \frac{G(x)}{\epsilon + S^{1/2}}
+
+    .. math:: \text{adam: } x - \mathrm{lr}\, \frac{\hat m}{\hat v^{1/2} + \epsilon}
 
     =======  =====================================  =============================================
     name     options                                remarks

@@ -14,6 +14,7 @@ instance that of a build by hand:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -69,6 +70,7 @@ def set_build(build: str | None) -> None:
 def _load(build: str | None) -> ctypes.CDLL | str:
     """Return the library, or the reason why there is none."""
     reason = "the kernel is not built; install asgld with a C compiler at hand"
+    _share_threads()
     for name in available_builds() if build is None else [build]:
         path = _find(name)
         assert path is not None
@@ -86,6 +88,12 @@ def _load(build: str | None) -> ctypes.CDLL | str:
         library.asgld_step.restype = library.asgld_can_count.restype = ctypes.c_int32
         return library
     return reason
+
+
+def _share_threads() -> None:
+    """Let the kernel find the OpenMP runtime that torch has loaded; it is linked to none."""
+    with contextlib.suppress(OSError):  # a kernel without threads needs no runtime
+        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)
 
 
 def _find(build: str) -> Path | None:

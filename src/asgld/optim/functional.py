@@ -223,10 +223,8 @@ def _single_tensor_asgld(
             x.mul_(c.keep)
         if rule.divides:
             assert total is not None
-            metric = total.to(dtype) + c.shift
-            if rule.decay is not None:
-                metric = total.to(dtype) * c.correction + c.shift
-        drift = g if rule.alpha == 0.0 else g * _inverse_power(metric, rule.alpha)
+            metric = metric_of(total.to(dtype), c, rule)
+        drift = g if rule.alpha == 0.0 else g * inverse_power(metric, rule.alpha)
         if rule.clip is not None:
             drift = drift.clamp(-c.bound, c.bound)
         if rule.momentum != 0.0:
@@ -243,7 +241,7 @@ def _single_tensor_asgld(
             else:
                 z = normals[i]
             if rule.beta != 0.0:
-                z.mul_(_inverse_power(metric, rule.beta))
+                z.mul_(inverse_power(metric, rule.beta))
             _add_scaled(x, z, c.noise)
 
         if total is not None:
@@ -253,9 +251,9 @@ def _single_tensor_asgld(
             else:
                 squared.mul_(rule.decay).addcmul_(g, g, value=1.0 - rule.decay)
             if squared is not total:
-                _store(total, squared, Draw(stream, k, layout), rule, shift=16)
+                store(total, squared, Draw(stream, k, layout), rule, shift=16)
         if x is not param:
-            _store(param, x, Draw(stream, k, layout), rule)
+            store(param, x, Draw(stream, k, layout), rule)
         guard.finish(step)
 
 
@@ -326,10 +324,10 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
             torch._foreach_addcmul_(working_sums, gs, gs, value=1.0 - rule.decay)
         for total, squared, draw in zip(sums, working_sums, draws, strict=True):
             if squared is not total:
-                _store(total, squared, draw, rule, shift=16)
+                store(total, squared, draw, rule, shift=16)
     for param, x, draw in zip(params, xs, draws, strict=True):
         if x is not param:
-            _store(param, x, draw, rule)
+            store(param, x, draw, rule)
     for step, guard in zip(steps, guards, strict=True):
         guard.finish(step)
 
@@ -363,7 +361,12 @@ def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: float) -> list[
     return list(torch._foreach_mul(momenta, agreement))
 
 
-def _inverse_power(metric: Tensor, exponent: float) -> Tensor:
+def metric_of(total: Tensor, c: Coefficients, rule: Rule) -> Tensor:
+    """Return D of a sum, or of an average, in the working dtype."""
+    return (total if rule.decay is None else total * c.correction) + c.shift
+
+
+def inverse_power(metric: Tensor, exponent: float) -> Tensor:
     """Return D^(-exponent/2). The common exponents cost a fraction of a general power."""
     if exponent == 1.0:
         return metric.rsqrt()
@@ -409,11 +412,18 @@ def _foreach_add_scaled(
         torch._foreach_add_(into, values, alpha=first)
 
 
-def _store(into: Tensor, value: Tensor, draw: Draw, rule: Rule, shift: int = 0) -> None:
-    """Round `value` to the narrower dtype of `into`, in place. `shift` selects a half of the random
-    word of an element."""
+def store(
+    into: Tensor,
+    value: Tensor,
+    draw: Draw,
+    rule: Rule,
+    shift: int = 0,
+    purpose: Purpose = Purpose.ROUND,
+) -> None:
+    """Round `value` to the narrower dtype of `into`, in place. `purpose` and `shift` select the
+    random bits of an element: `shift` a half of its word."""
     if rule.stochastic_rounding and into.dtype in (torch.bfloat16, torch.float16):
-        word = noise.torch_words(rule.seed, draw, Purpose.ROUND, value.device) >> shift
+        word = noise.torch_words(rule.seed, draw, purpose, value.device) >> shift
         into.copy_(noise.round_stochastically(value.float().contiguous(), word, into.dtype))
     else:
         into.copy_(value)

@@ -22,7 +22,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
 from asgld import noise as noise_contract
-from asgld.optim import _memory, exchange, functional, matrix, plan, shapes, state
+from asgld.optim import _memory, exchange, functional, matrix, plan, proximal, shapes, state
 from asgld.optim.functional import Tensors, working_dtype
 from asgld.optim.plan import MatrixPlan, Plan
 from asgld.optim.rule import (
@@ -35,6 +35,7 @@ from asgld.optim.rule import (
     rule_of,
     warn_of_heating,
 )
+from asgld.prox import BoundPenalty, Penalty
 
 
 class Backend(NamedTuple):
@@ -45,22 +46,20 @@ class Backend(NamedTuple):
 
 
 class ASGLD(Optimizer):
-    r"""Adaptive stochastic gradient Langevin dynamics.
+    """Adaptive stochastic gradient Langevin dynamics: the rule of the paper, for torch.
 
-    .. math::
-        x_{k+1} = x_k - \mathrm{lr}\, D_k^{-\alpha/2} G_k
-                  + \sqrt{2\,\mathrm{lr}}\, D_k^{-\beta/2} e_k, \qquad e_k \sim N(0, \sigma^2 I)
+    To train a network, use `NetworkASGLD`, which is this rule with other settings. A step is
 
-        D_k = d_\mathrm{init} + \sum_{j<k} (G_j \star G_j + \delta)
+        x <- x - lr * D^(-alpha/2) * G
+               + sqrt(2*lr) * D^(-beta/2) * e
+        D <- D + G*G + delta
 
-    All operations are per coordinate, unless ``shape`` gives D another shape; see docs/matrices.md.
-    :math:`D_k` holds past gradients only, so the step is
-    unbiased whenever the gradient is. The injected noise has temperature
-    :math:`T = \sigma^2 D^{-(\beta - \alpha/2)}`: it anneals for :math:`\beta > \alpha/2`, stays
-    fixed (a sampler) for :math:`\beta = \alpha/2`, and heats for :math:`\beta < \alpha/2`.
+    G is the gradient, ``p.grad``. The noise e is normal with standard deviation ``sigma``. D starts
+    at ``d_init`` and holds past gradients only, so the step is unbiased whenever G is. All
+    operations are per coordinate, unless ``shape`` gives D another shape.
 
-    The symbols are the arguments below: :math:`D_0` is ``d_init``, :math:`G` is ``p.grad``, and
-    :math:`k` is ``step`` in the state of a parameter.
+    The temperature of the noise is sigma^2 * D^(alpha/2 - beta). The noise anneals if beta is
+    larger than alpha/2, samples at a fixed temperature if both are equal, and heats otherwise.
 
     Args:
         params: tensors, parameter groups, or named parameters. Names key the noise, so a parameter
@@ -120,6 +119,7 @@ class ASGLD(Optimizer):
         blocks: int = 1,
         polar_by: str = "express",
         share_work: bool = False,
+        prox: Penalty | None = None,
         **others: Any,
     ) -> None:
         given = locals()
@@ -281,6 +281,12 @@ class ASGLD(Optimizer):
                     "use and does not follow lr. To change this, set noise, and sigma=0",
                     stacklevel=6,
                 )
+            if "prox" not in saved_group and self.defaults["prox"] is not None:
+                warnings.warn(
+                    f"{where} was saved before `prox` existed, so it goes on without a penalty. To "
+                    "change this, set prox in the group",
+                    stacklevel=6,
+                )
             on_device = self._counts_on_device(merged, rule)
             for j, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
                 entry, name = entries.get(key), _name(merged, i, j)
@@ -311,6 +317,9 @@ class ASGLD(Optimizer):
         check(rule, {working_dtype(p) for p in params})
         for j, p in enumerate(params if rule.shape != "coordinate" else ()):
             if problem := shapes.problem_with(p, rule):
+                raise ValueError(f"{_name(group, number, j)} {problem}")
+        for j, p in enumerate(params):
+            if rule.prox is not None and (problem := proximal.problem_with(p, rule.prox)):
                 raise ValueError(f"{_name(group, number, j)} {problem}")
         needs_kernel = rule.fused and not any(p.is_meta for p in params)
         if needs_kernel and (reason := self._why_not_fused(group, rule)):
@@ -456,18 +465,19 @@ class ASGLD(Optimizer):
         tensors = Tensors([], [], [], [], [], [], [])
         self._collect_tensors(group, rule, tensors)
         backend = self._choose_backend(group).name
+        owners = [p for p in group["params"] if p.grad is not None]
+        penalties = [] if rule.prox is None else proximal.penalties_of(owners, rule.prox)
         matrices = None
         if rule.shape != "coordinate" and tensors.params:
-            owners = [p for p in group["params"] if p.grad is not None]
             matrices = matrix.Matrices(owners, [self.state[p] for p in owners], tensors, rule)
         if backend != "fused" or not tensors.params:
             beside = () if matrices is None else matrices.written()
             resolved = functional.resolved(tensors, beside)
-            return _Operations(resolved, rule, backend == "foreach", matrices)
+            return _Operations(resolved, rule, backend == "foreach", matrices, penalties)
         if matrices is not None:
             self._plans[id(group)] = MatrixPlan(group, rule, self.state, tensors, matrices)
         else:
-            self._plans[id(group)] = Plan(group, rule, self.state, tensors)
+            self._plans[id(group)] = Plan(group, rule, self.state, tensors, penalties)
         return self._plans[id(group)]
 
     def _collect_tensors(self, group: dict[str, Any], rule: Rule, into: Tensors) -> None:
@@ -509,14 +519,15 @@ class ASGLD(Optimizer):
 
     def _step_compiled(self) -> None:
         for group in self.param_groups:
-            if group["shape"] != "coordinate":
+            if group["shape"] != "coordinate" or group["prox"] is not None:
                 self._step_untraced()
                 return
         self._step_traced()
 
     @_disable_dynamo
     def _step_untraced(self) -> None:
-        """Take one step beside the compiled code: products of matrices gain nothing there."""
+        """Take one step beside the compiled code: products of matrices gain nothing there, and the
+        penalties hold tensors of their own."""
         self._step()
 
 
@@ -526,12 +537,19 @@ class _Operations(NamedTuple):
     tensors: Tensors
     rule: Rule
     as_lists: bool
-    matrices: matrix.Matrices | None = None
+    matrices: matrix.Matrices | None
+    penalties: list[BoundPenalty]
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step. A gradient scaler unscales the gradients and skips steps by itself."""
         if not self.tensors.params:
             return
+        if self.penalties:
+            proximal.step(self._step, self.tensors, self.rule, self.penalties)
+        else:
+            self._step()
+
+    def _step(self) -> None:
         tensors, rule, normals = self.tensors, self.rule, None
         if self.matrices is not None:
             directions, normals = self.matrices.directions(tensors.grads, rule)
@@ -540,7 +558,7 @@ class _Operations(NamedTuple):
 
 
 # The values of knobs in a group that was saved before the knob existed.
-_BEFORE = {"noise": None, "shape": "coordinate", "blocks": 1}
+_BEFORE = {"noise": None, "shape": "coordinate", "blocks": 1, "prox": None}
 
 
 def _known(knobs: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any, NamedTuple, Protocol
@@ -19,11 +20,12 @@ import torch
 from torch import Tensor
 
 from asgld.noise import Layout, layout_of
-from asgld.optim import _memory
+from asgld.optim import _memory, proximal
 from asgld.optim.functional import Tensors, check_apart, check_sums, working_dtype
 from asgld.optim.matrix import Matrices, applied
 from asgld.optim.rule import FLAGS, NUMBERS, Rule, check, check_lr, rule_of
 from asgld.optim.state import sum_dtype
+from asgld.prox import BoundPenalty
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -314,6 +316,7 @@ class Plan:
         rule: its knobs, checked.
         states: the optimizer's state.
         tensors: the tensors of the step.
+        penalties: of the proximal steps, one per parameter, or none.
     """
 
     def __init__(
@@ -322,6 +325,7 @@ class Plan:
         rule: Rule,
         states: dict[Tensor, dict[str, Any]],
         tensors: Tensors,
+        penalties: Sequence[BoundPenalty] = (),
     ) -> None:
         self.group, self._rule = group, rule
         self._params = list(group["params"])
@@ -355,6 +359,8 @@ class Plan:
         self._versions = _versions(self._watched)
         self._tracked = [p for p in self._owners if not p.is_inference()]
         self._kernels = self._kernels_for(tensors, rule)
+        self._penalties = penalties
+        self._shrunk = tensors._replace(grads=[]) if penalties else None
 
     def _kernels_for(self, tensors: Tensors, rule: Rule) -> Kernels:
         return Kernels(tensors, host_counts=not rule.capturable)
@@ -422,11 +428,18 @@ class Plan:
 
     def step(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Take the step that `fits` has approved."""
-        addresses = self._places_of_grads.addresses
-        self._kernels.step(self._grads, addresses, self._rule, grad_scale, found_inf)
+        if self._shrunk is None:
+            self._take(grad_scale, found_inf)
+        else:
+            take = partial(self._take, grad_scale, found_inf)
+            proximal.step(take, self._shrunk, self._rule, self._penalties)
         self._grads = []
         # Autograd may have saved these parameters, and must notice that they have changed.
         torch.autograd.graph.increment_version(self._tracked)
+
+    def _take(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        addresses = self._places_of_grads.addresses
+        self._kernels.step(self._grads, addresses, self._rule, grad_scale, found_inf)
 
 
 class MatrixPlan(Plan):

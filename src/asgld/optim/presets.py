@@ -173,16 +173,23 @@ class NetworkASGLD(ASGLD):
 
     Hidden matrices step along the polar factor of their momentum, as with Muon, with rows of even
     size. Everything else (embeddings, output layers, norms, biases) has a D per coordinate that
-    forgets. All get annealed noise:
+    forgets. All get annealed noise. Matrices:
 
-    .. math::
-        \text{matrices:} \quad M_k = \mu\, M_{k-1} + (1 - \mu)\, G_k, \qquad
-        u_k = \mathrm{rows}\big(\mathrm{polar}(\mu M_k + (1 - \mu) G_k)\big)
+    .. math:: M_k = \mu\, M_{k-1} + (1 - \mu)\, G_k
 
-        \text{others:} \quad m_k = \mu\, m_{k-1} + (1 - \mu)\,
-        \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8}), \qquad u_k = m_k\, [m_k G_k > 0]
+    .. math:: u_k = \mathrm{rows}\big(\mathrm{polar}(\mu M_k + (1 - \mu) G_k)\big)
 
-        x_{k+1} = x_k - \mathrm{lr}\, u_k + \nu\, \mathrm{lr}\, k^{-1/2} z_k
+    Other parameters:
+
+    .. math:: c_k = \mathrm{clip}(D_k^{-1/2} G_k,\ k^{1/8})
+
+    .. math:: m_k = \mu\, m_{k-1} + (1 - \mu)\, c_k
+
+    .. math:: u_k = m_k\, [m_k G_k > 0]
+
+    All parameters:
+
+    .. math:: x_{k+1} = x_k - \mathrm{lr}\, u_k + \nu\, \mathrm{lr}\, k^{-1/2} z_k
 
     The polar factor is scaled to a root mean square of 0.2, about that of AdamW's steps, so one lr
     serves all, on AdamW's scale. D is the average of past squared gradients, so a scaled gradient

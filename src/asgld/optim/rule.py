@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from asgld import noise
+from asgld.prox import Penalty
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,14 @@ class Rule(NamedTuple):
             "always shared"
         ),
     ] = False
+    prox: Annotated[
+        Penalty | None,
+        Knob(
+            "penalty g of `asgld.prox`: minimize f + g, where the gradients are those of f. After "
+            "each step x shrinks by the proximal step of g, each coordinate with its own step "
+            "size, `lr * D ** (-alpha / 2)`"
+        ),
+    ] = None
 
     @property
     def is_polar(self) -> bool:
@@ -369,6 +378,8 @@ def check(rule: Rule, dtypes: Iterable[torch.dtype] = (torch.float64,)) -> None:
         )
     if rule.shape != "coordinate":
         _check_shape(rule)
+    if rule.prox is not None:
+        _check_prox(rule)
     _check_together(rule, dtypes)
 
 
@@ -424,6 +435,22 @@ def _check_shape(rule: Rule) -> None:
         if is_refused:
             value = getattr(rule, name)
             raise ValueError(f"Invalid {name} value: {value!r} with shape={rule.shape!r}: {why}")
+
+
+def _check_prox(rule: Rule) -> None:
+    """Raise if the penalty is none, or does not go with another knob."""
+    if not isinstance(rule.prox, Penalty):
+        raise TypeError(
+            f"Invalid prox value: {rule.prox!r}: need None or a penalty, such as asgld.prox.L1(0.1)"
+        )
+    refused = {
+        "shape": (rule.shape != "coordinate", "the proximal step needs a D per coordinate"),
+        "maximize": (rule.maximize, "f + prox is minimized; negate f instead"),
+        "differentiable": (rule.differentiable, "autograd does not run through this step"),
+    }
+    for name, (is_refused, why) in refused.items():
+        if is_refused:
+            raise ValueError(f"Invalid {name} value: {getattr(rule, name)!r} with prox: {why}")
 
 
 def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:

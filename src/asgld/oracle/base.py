@@ -32,6 +32,7 @@ from torch import Tensor
 
 from asgld.oracle.costs import KINDS, Costs, Counts, IntArray
 from asgld.oracle.functions import Function
+from asgld.prox import BoundPenalty
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -240,6 +241,12 @@ class Oracle:
     def unit_roundoff(self) -> float:
         """Relative rounding error of a number in the type in which f computes."""
         return float(getattr(self.function, "unit_roundoff", _UNIT_ROUNDOFF))
+
+    @property
+    def penalty(self) -> BoundPenalty | None:
+        """g, where values are those of f + g and derivatives those of f; see `composite`."""
+        penalty = getattr(self.function, "penalty", None)
+        return penalty if isinstance(penalty, BoundPenalty) else None
 
     @property
     def is_free(self) -> bool:

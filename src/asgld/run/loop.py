@@ -491,7 +491,14 @@ class _Loop:
     # ---------------------------------------------------------------------------- checkpoints
 
     def _identity(self) -> dict[str, Any]:
-        return {"method": repr(self.method), "seed": self.seed, "x0": self.x0}
+        penalty, points = self.oracle.penalty, torch.linspace(1.0, 2.0, self.oracle.dim)
+        return {
+            "method": repr(self.method),
+            "seed": self.seed,
+            "x0": self.x0,
+            # The slopes of a penalty tell its weights and groups.
+            "prox": None if penalty is None else penalty.grad(points.to(self.x0)),
+        }
 
     def save(self, path: Path) -> None:
         """Replace the file at `path` in one move, so that a kill leaves the old or the new one."""
@@ -517,9 +524,8 @@ class _Loop:
     def load(self, path: Path) -> None:
         content = read_checkpoint(path)
         for name, value in self._identity().items():
-            saved = content[name]
-            same = torch.equal(saved, value) if isinstance(value, Tensor) else saved == value
-            if not same:
+            saved = content.get(name)
+            if not _is_same(saved, value):
                 raise ValueError(
                     f"checkpoint={str(path)!r} belongs to another run: its {name} is {saved!r}, "
                     f"this run's is {value!r}; use another file, or remove it to start anew"
@@ -539,6 +545,12 @@ class _Loop:
         self.writer.unpack(content["history"])
         if content["settling"] is not None:
             self.settling = Settling(**content["settling"])
+
+
+def _is_same(saved: Any, value: Any) -> bool:
+    if isinstance(saved, Tensor) and isinstance(value, Tensor):
+        return torch.equal(saved, value)
+    return type(saved) is type(value) and bool(saved == value)
 
 
 class _Keeper:

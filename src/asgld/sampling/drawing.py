@@ -70,6 +70,11 @@ def sample(target: Any, x0: Any = None, **options: Any) -> Samples | NetworkSamp
     >>> abs(float(found.mean[0]) - 1.0) < 0.05, abs(float(found.sd[0]) - 0.5) < 0.03
     (True, True)
     """
+    if "prox" in options:
+        raise TypeError(
+            "prox: a chain takes no proximal steps, which would draw from another density; add the "
+            "penalty to the loss, divided by num_data, or to the log density"
+        )
     if isinstance(target, nn.Module):
         if x0 is not None:
             raise TypeError("x0 with a network: its weights are the start; leave x0 out")
@@ -106,7 +111,18 @@ def sample_function(
     checkpoint_every: int = 1000,
     progress: bool = False,
 ) -> Samples:
-    """Draw from exp(-n loss(x) - |x / prior_sd|^2 / 2), or from exp(log_density(x)).
+    r"""Draw from exp(-n loss(x) - |x / prior_sd|^2 / 2), or from exp(log_density(x)).
+
+    With U minus the log density, normal z and x = c + A (w - n' / 2), a step is
+
+    .. math::
+        w \leftarrow w - \eta B^\top \nabla U(x) + n, \quad n = \sqrt{2 \eta}\, z
+
+    where n' is the noise of the step before: gradients are taken, and draws made, half of it back
+    (Leimkuhler and Matthews 2013). c is the mode. A = B = H^(-1/2), with H the Hessian there, above
+    1,024 dimensions its diagonal. Batches add noise of covariance C to the step; then
+    A = H^(-1/2) S^(1/2) and B = H^(-1/2) S^(-1/2), with S = I - eta C / (2 - eta), so that both
+    kinds of noise add up to the right spread.
 
     Args:
         target: loss(x) or loss(x, indices), the mean over `num_data` data or over those in

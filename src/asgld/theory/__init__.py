@@ -29,6 +29,13 @@ from asgld.theory.escape import (
     published_escape_time,
     temperature,
 )
+from asgld.theory.proximal import (
+    ProximalCertificate,
+    ProximalStep,
+    proximal_certificate,
+    proximal_noise_scale,
+    proximal_step,
+)
 from asgld.theory.published import VERDICTS, Item, Table1Row, item, items, table1
 from asgld.theory.rates import Advice, Order, Rate, rate, recommend, region, sum_order
 
@@ -43,6 +50,8 @@ __all__ = [
     "Item",
     "Onset",
     "Order",
+    "ProximalCertificate",
+    "ProximalStep",
     "Rate",
     "Table1Row",
     "Terms",
@@ -59,6 +68,9 @@ __all__ = [
     "noise_scale",
     "own_share",
     "predicted_sums",
+    "proximal_certificate",
+    "proximal_noise_scale",
+    "proximal_step",
     "published_escape_time",
     "rate",
     "recommend",

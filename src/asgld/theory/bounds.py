@@ -51,8 +51,25 @@ def running_sums(
 ) -> Accumulators:
     """Running sums after 1, 2, ..., k steps from a recorded history of the accumulator.
 
+    A D of another shape has eigenvalues in place of entries: those of D, each m times, for a D that
+    multiplies n x m matrices from the left; the products sqrt(l_i r_j) for L and R from both sides.
+    The sums then have the same orders, since they telescope: if D grows by S_j >= 0,
+
+        sum Tr D_{j+1}^-p S_j <= Tr F(D_k) - Tr F(D_0) <= sum Tr D_j^-p S_j,   F' = x^-p,
+
+    by Klein's inequality for the concave F, whether the D_j commute or not. Let
+    D_{j+1} <= rho D_j. The right sum is at most rho^q times the left one, with q = p for p <= 1, by
+    Loewner and Heinz, and q = 2 for 1 < p <= 2: with X = D_j^(-1/2) D_{j+1} D_j^(-1/2) Hansen's
+    inequality gives Tr D_{j+1}^-p S_j >= Tr D_j^(1-p) X^-2 (X - 1) >= rho^-2 Tr D_j^-p S_j. For
+    p > 2 the right sum is at most rho^2 min(D_0)^(2-p) Tr D_0^-1. The rho^p of diagonals is false
+    for matrices and 1 < p < 2: diag(1, 100) that grows by 100 z z' with z = (1, 10)'. Nor do powers
+    above one fall along every direction: diag(1, 4) that grows by g g' with g = (2, 2)' raises an
+    entry of D^-2 from 1/16 to 41/576. The proofs use eigenvalues and traces only. Squared steps are
+    such sums: |D^(-alpha/2) G|^2 = Tr D^-alpha G G' from the left; from both sides at most the root
+    of Tr L^-alpha G G' times Tr R^-alpha G' G.
+
     Args:
-        D: shape (k, d), the diagonal used in each step.
+        D: shape (k, d), the diagonal used in each step, or the eigenvalues.
         alpha, beta: exponents of the run; beta = inf for no noise.
         batch_size: B_j, a number or shape (k,).
 
@@ -238,11 +255,17 @@ def complexity(
     """Iterations and samples to reach |grad f| <= eps.
 
     A bound k^-e means eps^(-2/e) iterations, and with batches k^theta (eps^(-2/e))^(1 + theta)
-    samples. For AGLD one iteration costs num_samples samples, a factor and not a power.
+    samples: N^-(e/(1 + theta)) in samples N, which is at most N^-1/2, reached exactly where
+    alpha + theta = 1 and beta >= 1. For AGLD one iteration costs num_samples samples, a factor and
+    not a power.
 
     The dimension: I2 and I3 are sums over d coordinates, so at fixed sigma and C per coordinate
     the bound is d k^-e and the iterations grow like d^(1/e). With noise="total" (sigma^2 =
-    sigma_tot^2/d, C = C_tot/d) the power is 0. The published version has no d in I2 and I3.
+    sigma_tot^2/d, C = C_tot/d) the power is 0. The published version has no d in I2 and I3. With
+    Lambda of `Constants.growth` the iterations are about
+
+        AGLD (0, 1)    K = [2 f_gap/lr + (2 M sigma^2 d/delta) log K] / eps^2
+        ASGLD (1, 1)   K = Lambda [2 f_gap/lr + (d/delta)(M lr C + 2 M sigma^2) log K]^2 / (4 eps^4)
 
     Args:
         eps: target, scalar or array; needed with `constants` only.

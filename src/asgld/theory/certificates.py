@@ -112,7 +112,8 @@ def certificate(
     martingale differences. D_j is fixed before step j, so the increments of N are sub-Gaussian
     with proxies that sum to at most kappa A, and exp((c/kappa) N - (c^2/(2 kappa)) A) is a
     supermartingale. Ville's inequality gives N <= (c/2) A + (kappa/c) log(1/p) for all k. Tilts
-    are fixed in advance and share p.
+    are fixed in advance and share p. One tilt loses a factor of two even on long runs; small tilts
+    win it back, at the price of log m. For a D of any shape take its eigenvalues for its entries.
 
     What else the proof bears, since all it needs is a step -h (grad + xi) + n with D_j, hence h,
     fixed before it:
@@ -205,6 +206,13 @@ def expected_certificate(
     I2 + I3 of `terms`, and as little as half of it for small steps. For W use `sums.min_step` =
     sum_j (d_init + j Lambda)^(-alpha/2), where Lambda bounds the mean growth of the largest entry
     of D, and alpha <= 2; or, if every |G_i| is bounded, the same sum with that bound.
+
+    Why: the descent lemma and h <= theta_0/M give
+
+        (1 - theta_0/2) E sum grad' h grad <= f_gap + (M/2) E sum |noise|^2 .
+
+    With w_j = (max_i D_j,i)^(-alpha/2), Cauchy and Schwarz give
+    E[w_j |grad|^2] >= (E|grad|)^2 / E[1/w_j], and Jensen E[1/w_j] <= (d_init + j Lambda)^(alpha/2).
 
     Args:
         sums: expectations of the sums, see `Accumulators`.

@@ -31,7 +31,10 @@ from asgld.theory._arguments import BoolArray, FloatArray, Number, choice, float
 CRITERIA = ("distance", "value")
 SHAPES = ("scalar", "row", "coordinate", "left", "both")
 PUBLISHED_CONSTANTS = (1.0, 1.0, 5.0)
+# An escape is predicted well if D grows by less than this, and the criterion is this far outside
+# the ball that the noise fills, gamma y^2 / T_bar.
 RELIABLE_GROWTH = 5.0
+RELIABLE_REACH = 20.0
 
 _LAGUERRE = np.polynomial.laguerre.laggauss(24)
 _LEGENDRE = np.polynomial.legendre.leggauss(48)
@@ -60,6 +63,12 @@ def temperature(
     A D that forgets (the optimizers' `decay`) does not grow, so it anneals nothing; `annealing`
     then says how the temperature falls with the step k. Momentum leaves the injected noise as it is
     and changes neither part to first order in lr.
+
+    For a D of any shape T = sigma^2 D^-tau is a matrix. In a basin with Hessian H and a fixed D the
+    covariance X solves D^(-alpha/2) H X + X H D^(-alpha/2) = 2 sigma^2 D^-beta, to first order in
+    lr. So the mean energy Tr(H X)/2 is Tr(T)/2, whether D and H commute or not, and beta = alpha/2
+    gives X = sigma^2 H^-1 for any D. For other beta the law is that of a temperature per direction
+    only if T and H commute.
 
     >>> temperature(100.0, alpha=1, beta=1, sigma=0.5)
     0.025
@@ -146,7 +155,11 @@ class EscapeTime:
         clock: L, the log growth of y that is needed.
         temperature: T_bar, the temperature that counts.
         growth: D at the escape over D at the start, the direction's own gradients included.
-        reliable: alpha = 0 or growth below five: `steps` is then a few percent from the recursion.
+        reliable: whether `steps` is within about 15 % of simulations, and a few percent from the
+            recursion. Needs alpha = 0 or a growth below five, and a criterion outside the ball that
+            the noise fills, gamma y^2 >= 20 T_bar. Inside of it chains meet the criterion by
+            chance, sooner than predicted. Where D grows more, chains differ by how they braked:
+            late ones may take several times the steps predicted for a small `failure`.
     """
 
     steps: Number
@@ -273,6 +286,7 @@ def escape_time(
         )
         steps = clock / pace * slowdown
         growth = stretched(np.asarray(1.0))
+        far = s.gamma * reach2 >= RELIABLE_REACH * mean
     silent = np.isinf(clock)
     steps, growth = np.where(silent, np.inf, steps), np.where(silent, np.inf, growth)
     a1, a2, a3 = published_constants
@@ -284,7 +298,7 @@ def escape_time(
         unwrap(clock),
         unwrap(mean),
         unwrap(growth),
-        unwrap((growth < RELIABLE_GROWTH) | (s.alpha == 0)),
+        unwrap(far & ((growth < RELIABLE_GROWTH) | (s.alpha == 0))),
     )
 
 
@@ -330,7 +344,8 @@ def escape_recursion(
     The stable directions, of curvature `bath_curvature`, follow the same recursion with the other
     sign. With a `share` below 1, 1/share directions feed one D and receive their mean squared
     gradient: the escape and 1/share - 1 stable ones; for a direction spread over all axes
-    (aligned=False) these are all. Other arguments as in `escape_time`.
+    (aligned=False) these are all. Other arguments as in `escape_time`, whose `reliable` says where
+    quantiles may be trusted: the recursion follows one D, that of a chain with |y| = Z sqrt(v).
 
     Returns:
         Steps, inf where `max_steps` were not enough. Costs one pass of vector operations per step.
@@ -430,7 +445,12 @@ def own_share(shape: str, direction: ArrayLike) -> float:
 
     where D grows by S(G) each step and S(V) V is that growth applied to V. A share is between
     1/d, everything spread, and 1. It is what `escape_time`, `escape_recursion` and `braking_onset`
-    need to know of the shape. For an n x m matrix V:
+    need to know of the shape: at a distance y, D grows along V in the mean by
+
+        delta + C + share gamma^2 y^2 + (1 - share) lambda T_eff
+
+    where lambda T_eff is the mean squared gradient of a stable direction, because every shape sends
+    white noise to the identity. For an n x m matrix V:
 
     ==========  ======================================  ===================  ======================
     shape       S(G)                                    share                if V = u v'
@@ -443,10 +463,12 @@ def own_share(shape: str, direction: ArrayLike) -> float:
                 the right, exponents halved               (1 / 2m + 1 / 2n)
     ==========  ======================================  ===================  ======================
 
-    A vector is a matrix of one column. The shares of "left" and "both" do not change when V is
-    rotated. The share is exact while the growth of D due to the escape is small, and for all
-    growth where V is an eigenvector of it: for "scalar", for u v' with "left", for u v' with "both"
-    and n = m, for one row with "row" and one entry with "coordinate", or spread evenly over all.
+    A vector is a matrix of one column: "left" then has the share 1 in every basis, and brakes like
+    a coordinate along an axis. The shares of "left" and "both" do not change when V is rotated. A
+    direction of full rank with equal singular values has 1 / (m min(n, m)) for "left". The share is
+    exact while the growth of D due to the escape is small, and for all growth where V is an
+    eigenvector of it: for "scalar", for u v' with "left", for u v' with "both" and n = m, for one
+    row with "row" and one entry with "coordinate", or spread evenly over all.
 
     Args:
         shape: one of those above.
@@ -483,9 +505,10 @@ def effective_curvature(
 
         -lambda_min(D^(-alpha/4) H D^(-alpha/4))
 
-    D and H need not commute. The value lies in gamma [max D^(-alpha/2), min D^(-alpha/2)] by
-    Ostrowski's theorem, with max and min over eigenvalues and gamma = -lambda_min(H); negative if
-    there is no direction to escape along.
+    D and H need not commute. D^(-alpha/2) H is similar to the matrix above, which by Sylvester's
+    law has as many negative eigenvalues as H: no D closes a saddle. The value lies in gamma [max
+    D^(-alpha/2), min D^(-alpha/2)] by Ostrowski's theorem, with max and min over eigenvalues and
+    gamma = -lambda_min(H); negative if there is no direction to escape along.
 
     Args:
         hessian: d x d; that of an n x m matrix W is over the entries of W row by row.

@@ -53,7 +53,9 @@ class Rate:
         converges: whether the bound tends to zero.
         dominant: the term or terms of this order, such as "I2" or "I1+I3".
         region: see `region`.
-        last_iterate: exponent of E|grad f(x_k)|^2 in a strongly convex basin; NaN: no statement.
+        last_iterate: exponent of E|grad f(x_k)|^2 = Tr(H) T_eff(D_k) in a strongly convex basin:
+            min(alpha + theta, beta) - alpha/2 = tau; tau/(1 + tau) where tau < 0 heats, since the
+            noise's own gradients then feed D; NaN: no statement.
         orders: order of each term, by name.
     """
 

@@ -35,8 +35,11 @@ KINDS: dict[str, tuple[str, float, float, float, float]] = {
     "ASGLD (1, 1)": ("asgld", 1.0, 1.0, SIGMA, VARIANCE),
     "AGLD (0, 1)": ("agld", 0.0, 1.0, SIGMA, 0.0),
     "ASG (1)": ("asg", 1.0, math.inf, 0.0, VARIANCE),
+    "AGLD (1, 1)": ("agld", 1.0, 1.0, SIGMA, 0.0),
+    **{f"ASGLD ({a:g}, 2)": ("asgld", a, 2.0, SIGMA, VARIANCE) for a in (0.5, 1.0, 1.5)},
     "plain descent": ("agld", 0.0, 1.0, 0.0, 0.0),
 }
+_ALPHAS = tuple(label for label in KINDS if label.endswith(", 2)"))
 
 
 def follow_kind(
@@ -202,6 +205,8 @@ def term_tasks(size: Size) -> list[Task]:
     return [
         *(run(label=n, function="waves", dim=d) for n in labels for d in (1, 2, 10, 100)),
         *(run(label="plain descent", function="bowl", dim=dim) for dim in (1, 2, 10)),
+        # of these the terms alone are read
+        *(run(label=n, function="waves", dim=10) for n in ("AGLD (1, 1)", *_ALPHAS)),
     ]
 
 

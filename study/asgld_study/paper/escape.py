@@ -33,11 +33,27 @@ LR, SIGMA, DELTA, RADIUS, DROP, VARIANCE = 0.1, 0.1, 0.01, 1.0, 0.5, 0.1
 CRITERIA = ("distance", "value")
 # label -> alpha, beta
 KINDS = {"AGLD (0, 1)": (0.0, 1.0), "ASGLD (1, 1)": (1.0, 1.0), "ASG (1)": (1.0, math.inf)}
+# Further exponents that are run against the curvature.
+OTHER_KINDS = {
+    "AGLD (0, 0.5)": (0.0, 0.5),
+    "AGLD (0, 2)": (0.0, 2.0),
+    "ASGLD (0.5, 1)": (0.5, 1.0),
+    "ASGLD (1, 2)": (1.0, 2.0),
+}
 # Walls so far out that the saddle is a quadratic where escapes are timed.
 _CONFINEMENT = 1e-6
 # As many numbers as a step may hold, so that a large dimension has fewer chains.
 _ELEMENTS = 2**18
-_DIRECTION_STEPS = 20_000
+# Several directions: quiet, so that growth and not a jump leads out. The grids of lr go beyond the
+# best one on both sides; with alpha = 0 stable directions diverge from lr = 2 on.
+_QUIET, _QUIET_VARIANCE = 0.01, 1e-3
+_DIRECTION_LRS = {0.0: (0.3, 1.0, 1.5, 1.9, 2.2, 2.6), 1.0: (0.3, 1.0, 3.0, 6.0, 10.0, 20.0, 40.0)}
+# label -> alpha, shape of D. A D per row of the tensor of chains is one number for a chain.
+DIRECTION_KINDS = {
+    "alpha = 0": (0.0, "coordinate"),
+    "alpha = 1": (1.0, "coordinate"),
+    "alpha = 1, one D for all directions": (1.0, "row"),
+}
 
 
 # ------------------------------------------------------------------------------------ runs
@@ -158,29 +174,63 @@ class _Quadratic:
         return x * self.eigenvalues
 
 
-def measure_directions(alpha: float, lr: float, spread: float, *, replicas: int) -> dict[str, Any]:
-    """When has the first of eight directions left, when the last?
+def measure_directions(
+    label: str, lr: float, spread: float, *, steps: int, replicas: int
+) -> dict[str, Any]:
+    """When have eight directions left, while the other eight are still near the saddle?
 
-    Their curvatures are 0.5 at most; `spread` is the largest over the smallest.
+    The curvatures of the eight are 0.5 at most; `spread` is the largest over the smallest.
     """
+    alpha, shape = DIRECTION_KINDS[label]
     eigenvalues = torch.ones(16, dtype=torch.float64)
     eigenvalues[:8] = -torch.logspace(-math.log10(spread), 0.0, 8, dtype=torch.float64) / 2.0
-    times = torch.full((replicas, 8), math.inf, dtype=torch.float64)
+    has_left = torch.zeros(replicas, 8, dtype=torch.bool)
+    times = torch.full((2, replicas), math.inf, dtype=torch.float64)
 
     def look(view: View) -> bool:
-        times[(view.x[:, :8].abs() >= RADIUS) & times.isinf()] = float(view.step)
+        has_left.logical_or_(view.x[:, :8].abs() >= RADIUS)
+        is_near = view.x[:, 8:].abs().amax(1) < RADIUS
+        for row, is_out in enumerate((has_left.any(1), has_left.all(1))):
+            times[row, is_out & is_near & times[row].isinf()] = float(view.step)
         return bool(times.isfinite().all())
 
     def keep(x: Tensor) -> Tensor:
         # Walls at 10 radii keep the first to leave from overflowing while the last is waited for.
         return x.clamp_(-10.0 * RADIUS, 10.0 * RADIUS)
 
-    x0, steps = torch.zeros(replicas, 16, dtype=torch.float64), _DIRECTION_STEPS
-    how: dict[str, Any] = {"steps": steps, "feed": noisy(VARIANCE), "keep": keep}
-    options: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": 1.0, "sigma": SIGMA}
-    follow("asgld", _Quadratic(eigenvalues), x0, look, delta=DELTA, **how, **options)
-    first, last = times.amin(1).tolist(), times.amax(1).tolist()
-    return {"alpha": alpha, "lr": lr, "spread": spread, "first": first, "last": last}
+    x0 = torch.zeros(replicas, 16, dtype=torch.float64)
+    how: dict[str, Any] = {"steps": steps, "feed": noisy(_QUIET_VARIANCE), "keep": keep}
+    options: dict[str, Any] = {"lr": lr, "alpha": alpha, "beta": 1.0, "sigma": _QUIET}
+    follow("asgld", _Quadratic(eigenvalues), x0, look, delta=DELTA, shape=shape, **how, **options)
+    first, last = times.tolist()
+    return {"label": label, "lr": lr, "spread": spread, "first": first, "last": last}
+
+
+def measure_growth(alpha: float, k0: int, *, steps: int, replicas: int) -> dict[str, Any]:
+    """The growth of an escape along an axis over `steps` steps, by the D of the run.
+
+    Of the product over l of 1 + gamma lr D_l^(-alpha/2) the constants of Lemma 3: a5 of
+    (1 + a5 gamma lr)^T, and a6 of (1 + a6 gamma lr T^(-alpha/2))^T.
+    """
+    setting = EscapeSetting(alpha, 1.0, k0=k0, rotated=False)
+    saddle = problem(
+        "strict-saddle", dim=setting.dim, gamma=setting.gamma, rotated=False,
+        confinement=_CONFINEMENT,
+    )  # fmt: skip
+    axis = int(saddle.facts.minimizers[0].abs().argmax())  # type: ignore[index]
+    logs = torch.zeros(replicas, dtype=torch.float64)
+
+    def look(view: View) -> None:
+        if view.step < steps:
+            logs.add_(torch.log1p(setting.gamma * LR * view.D[:, axis] ** (-alpha / 2)))
+
+    x0 = torch.zeros(replicas, setting.dim, dtype=torch.float64)
+    options: dict[str, Any] = {"lr": LR, "alpha": alpha, "beta": 1.0, "sigma": SIGMA}
+    options |= {"delta": DELTA, "d_init": 1.0 + k0 * (DELTA + VARIANCE)}
+    follow("asgld", saddle, x0, look, steps=steps, feed=noisy(VARIANCE), **options)
+    per_step = torch.expm1(logs / steps) / (setting.gamma * LR)
+    lower = stats.mean((per_step * steps ** (alpha / 2)).tolist())
+    return {"alpha": alpha, "k0": k0, "a5": stats.mean(per_step.tolist()), "a6": lower}
 
 
 def _escape(
@@ -217,9 +267,9 @@ def law_tasks(size: Size) -> list[Task]:
     if size.name == "tiny":
         gammas, k0s, alphas = gammas[2:], k0s[:3], alphas[:4]
     tasks, escape = [], partial(_escape, replicas=size.escapes)
+    for label, exponents in (KINDS | OTHER_KINDS).items():
+        tasks += [escape("gamma", label, *exponents, gamma=gamma) for gamma in gammas]
     for label, exponents in KINDS.items():
-        if label != "ASG (1)":
-            tasks += [escape("gamma", label, *exponents, gamma=gamma) for gamma in gammas]
         tasks += [escape("k0", label, *exponents, k0=k0) for k0 in k0s]
     late = partial(escape, k0=1_000)
     for alpha in alphas:
@@ -248,10 +298,21 @@ def noise_tasks(size: Size) -> list[Task]:
 @experiment("directions", "Several escape directions")
 def direction_tasks(size: Size) -> list[Task]:
     """Does the adaptive D help to leave along several directions at once?"""
-    lrs = (0.1, 1.0) if size.name == "tiny" else (0.03, 0.1, 0.3, 1.0)
+    steps = 100 if size.name == "tiny" else 1_500
+    run = partial(task, measure_directions, steps=steps, replicas=size.escapes)
     return [
-        task(measure_directions, alpha=alpha, lr=lr, spread=spread, replicas=size.escapes)
-        for alpha, lr, spread in itertools.product((0.0, 1.0), lrs, (1.0, 10.0))
+        run(label=label, lr=lr, spread=spread)
+        for label, (alpha, _) in DIRECTION_KINDS.items()
+        for lr, spread in itertools.product(_DIRECTION_LRS[alpha], (1.0, 10.0))
+    ]
+
+
+@experiment("growth", "The growth of an escape")
+def growth_tasks(size: Size) -> list[Task]:
+    """Does the growth over T steps depend on when the saddle is met?"""
+    return [
+        task(measure_growth, alpha=alpha, k0=k0, steps=100, replicas=size.chains)
+        for alpha, k0 in itertools.product((0.0, 1.0), (0, 100, 10_000))
     ]
 
 
@@ -322,20 +383,43 @@ def e2(o: Outcomes) -> Checks:
 
     1/gamma at alpha = 0, and up to gamma^(-2/(2 - alpha)) above.
     """
-    for label in ("AGLD (0, 1)", "ASGLD (1, 1)"):
+    for label in KINDS | OTHER_KINDS:
         found = o["escape"].select(sweep="gamma", label=label)
-        gammas, medians = [v["gamma"] for v in found], _medians(found)
+        gammas, times = [v["gamma"] for v in found], [v["distance"] for v in found]
         a3 = -math.log(min(gammas)) + np.geomspace(1e-3, 1e3, 400)
-        worst, best = stats.misfit(medians, 1.0 / (np.log(gammas) + a3[:, None]))
+        worst, best = stats.law_misfit(times, 1.0 / (np.log(gammas) + a3[:, None]))
         says = f"{label}: largest log residual of 1/(log gamma + a3), best a3 = {a3[best]:.2f}"
         yield at_most(says, worst, 0.25)
-        fit = stats.time_slope(np.log(gammas).tolist(), [v["distance"] for v in found])
-        says = f"{label}: exponent of gamma (smaller gamma, later escape)"
-        yield at_most(says, fit, 0.0, core=False)
         predicted = np.log([v["distance_predicted"] for v in found])
-        worst = float(np.abs(np.log(medians) - predicted).max())
+        worst_log = float(np.abs(np.log(_medians(found)) - predicted).max())
         says = f"{label}: largest log residual of the corrected law, nothing fitted"
-        yield at_most(says, worst, 0.25, core=False)
+        yield at_most(says, worst_log, 0.25, core=False)
+
+
+@claim("E9", "Theorem 3, remark ii", "escape", item="Theorem 3 remark ii")
+def e9(o: Outcomes) -> Checks:
+    """The smaller gamma is, the longer an escape takes."""
+    for label in KINDS | OTHER_KINDS:
+        found = o["escape"].select(sweep="gamma", label=label)
+        logs = np.log([v["gamma"] for v in found]).tolist()
+        fit = stats.time_slope(logs, [v["distance"] for v in found])
+        yield at_most(f"{label}: exponent of gamma in the escape time", fit, 0.0)
+
+
+@claim("L3", "Lemma 3", "growth", item="Lemma 3")
+def l3(o: Outcomes) -> Checks:
+    """In T steps an escape grows by a factor between (1 + a6 gamma lr T^(-alpha/2))^T and
+    (1 + a5 gamma lr)^T, a5 and a6 constant.
+
+    The upper bound holds. The lower one needs (k0 + T)^(-alpha/2) in place of T^(-alpha/2): a late
+    saddle has a large D from the start.
+    """
+    for alpha in (0.0, 1.0):
+        found = {k0: o["growth"].one(alpha=alpha, k0=k0) for k0 in (0, 100, 10_000)}
+        for k0, value in found.items():
+            yield at_most(f"alpha = {alpha:g}, met at step {k0}: a5", value["a5"], 1.01)
+        ratio = stats.ratio_of_means(found[0]["a6"], found[10_000]["a6"])
+        yield at_most(f"alpha = {alpha:g}: a6 at step 0 over a6 at step 10000", ratio, 2.0)
 
 
 @claim("E3", "Theorem 3", "escape", item="Theorem 3")
@@ -381,26 +465,41 @@ def e5(o: Outcomes) -> Checks:
         yield at_least(says, left, 0.9, core=noise == "all")
 
 
+def _tuned(
+    o: Outcomes, label: str, spread: float, most: float = math.inf
+) -> tuple[float, list[float]]:
+    """The best lr up to `most`, and the times at which the last direction had left with it."""
+    tried = [v for v in o["directions"].select(label=label, spread=spread) if v["lr"] <= most]
+    best = min(tried, key=lambda v: stats.median(v["last"])["value"])
+    return best["lr"], best["last"]
+
+
+def _is_inside(o: Outcomes, label: str, spread: float) -> bool:
+    """Whether the best lr has worse ones on both sides."""
+    tried = [v["lr"] for v in o["directions"].select(label=label, spread=spread)]
+    best = _tuned(o, label, spread)[0]
+    return best not in (min(tried), max(tried))
+
+
 @claim("E6", "Theorem 3, remark i", "directions", item="Theorem 3 remark i")
 def e6(o: Outcomes) -> Checks:
     """The adaptive D helps to leave along several directions at once.
 
-    Near a saddle gradients are small and D is the same in all directions; alpha > 0 only slows the
-    clock.
+    It allows a longer lr: directions in which the first steps overshoot brake themselves. At the lr
+    of the theorem, below 1/M, D only shortens steps, and alpha = 1 is no faster than alpha = 0.
     """
+    plain, adaptive, common = DIRECTION_KINDS
     for spread, words in ((10.0, "of different curvature"), (1.0, "of equal curvature")):
-        plain, adaptive = (
-            min(
-                (v["last"] for v in o["directions"].select(alpha=alpha, spread=spread)),
-                key=lambda times: stats.median(times)["value"],
-            )
-            for alpha in (0.0, 1.0)
-        )
-        says = (
-            f"eight directions {words}: time until the last has left, alpha = 1 over alpha = 0, "
-            "each at its best step"
-        )
-        yield at_most(says, stats.ratio_of_medians(adaptive, plain), 1.0)
+        inside = all(_is_inside(o, label, spread) for label in (plain, adaptive))
+        (lr0, times0), (lr1, times1) = (_tuned(o, label, spread) for label in (plain, adaptive))
+        ratio = stats.ratio_of_medians(times1, times0) if inside else stats.UNKNOWN
+        until = f"eight directions {words}: time until the last has left, alpha = 1 over alpha = 0"
+        yield at_most(f"{until}, best lr {lr1:g} and {lr0:g}", ratio, 1.0)
+        short = [_tuned(o, label, spread, most=1.0)[1] for label in (adaptive, plain)]
+        yield at_most(f"{until}, lr at most 1/M", stats.ratio_of_medians(*short), 1.0, core=False)
+    both = [_tuned(o, label, 10.0)[1] for label in (adaptive, common)]
+    says = "a D per direction over one D for all, different curvatures, best lr each"
+    yield at_most(says, stats.ratio_of_medians(*both), 1.0, core=False)
 
 
 @claim("E7", "Theorem 3, remark iii", "front", "region", item="Theorem 3 remark iii")
@@ -518,22 +617,41 @@ def shares_by_noise(o: Outcomes) -> Any:
 def times_by_direction(o: Outcomes) -> Any:
     """Eight escape directions at once
 
-    Compare the lowest solid points of both values of alpha: the time until the last of eight
-    directions has left, at the best step.
+    Compare the lowest points of the lines: the time until the last of eight directions has left, at
+    the best step. Where a line ends, stable directions diverge.
 
-    Two panels of the time until the first and the last of eight directions have left.
+    Two panels of the time until the last of eight directions has left against lr, one line per
+    shape of D.
     """
     figure, axes = draw.panels(1, 2, 2.9, sharey=True)
     titles = {1.0: "equal curvatures", 10.0: "curvatures over a factor of ten"}
     for panel, (spread, title) in zip(axes.flat, titles.items(), strict=True):
-        for i, (alpha, which) in enumerate(itertools.product((0.0, 1.0), ("first", "last"))):
-            mine = o["directions"].select(alpha=alpha, spread=spread)
-            lrs, name = [v["lr"] for v in mine], rf"$\alpha$ = {alpha:g}, {which} direction"
-            draw.plot(panel, i, lrs, _medians(mine, which), name, "-" if which == "last" else "--")
-        draw.log_log(panel, xlabel="lr", title=title)
-        draw.plain(panel.xaxis, lrs)
-    axes[0, 0].set_ylabel("median steps to escape")
+        for i, label in enumerate(DIRECTION_KINDS):
+            mine = o["directions"].select(label=label, spread=spread)
+            draw.plot(panel, i, [v["lr"] for v in mine], _medians(mine, "last"), label)
+        panel.axvline(1.0, color=draw.GRAY, linewidth=0.8)
+        draw.log_log(panel, xlabel="lr (line: 1/M)", title=title)
+        draw.plain(panel.xaxis, (0.3, 1.0, 3.0, 10.0, 40.0))
+    axes[0, 0].set_ylabel("median steps until all have left")
     draw.legend(figure, axes[0, 0])
+    return figure
+
+
+@draw.picture("growth")
+def growth_by_start(o: Outcomes) -> Any:
+    """Lemma 3: the constant of the lower bound
+
+    A constant would be a level line.
+
+    The constant a6 of Lemma 3 against the step at which the saddle is met, one line per alpha.
+    """
+    figure, panel = draw.one_panel(2.8)
+    for i, alpha in enumerate((0.0, 1.0)):
+        mine = o["growth"].select(alpha=alpha)
+        values = [v["a6"]["value"] for v in mine]
+        draw.plot(panel, i, [v["k0"] + 1 for v in mine], values, rf"$\alpha$ = {alpha:g}")
+    draw.log_log(panel, xlabel="step at which the saddle is met, plus one", ylabel="largest $a_6$")
+    draw.legend(figure, panel)
     return figure
 
 

@@ -167,6 +167,24 @@ def dim_growth(o: Outcomes, label: str, noise: str) -> tuple[int, int, Estimate]
     return small["dim"], large["dim"], grown
 
 
+def own_numbers(o: Outcomes) -> list[Row]:
+    """The numbers that decide the paper's own rows of Table 1, one row per method."""
+    rows = []
+    for label in dict.fromkeys(v["label"] for v in o["minima"].values):
+        row: Row = {"method": label}
+        numbers = {
+            "steps": eps_power(o, label),
+            "samples": eps_power(o, label, samples=True),
+        }
+        for noise in ("fixed", "total"):
+            row["small"], row["large"], numbers[noise] = dim_growth(o, label, noise)
+        for name, number in numbers.items():
+            row |= {name: number["value"], f"{name}_low": number["low"],
+                    f"{name}_high": number["high"]}  # fmt: skip
+        rows.append(row)
+    return rows
+
+
 @picture("minima")
 def steps_to_a_minimum(o: Outcomes) -> Any:
     """Steps to a minimum

@@ -28,6 +28,7 @@ from asgld.problems import Problem, problem
 from asgld_study import catalog
 from asgld_study.catalog import BY_LABEL, CONTENDERS, Contender, SettingSearch, Tuned
 from asgld_study.cells import Cell
+from asgld_study.engine import Task
 
 # (family, label) -> settings that a search found
 Settings = Mapping[tuple[str, str], Tuned]
@@ -46,6 +47,8 @@ KICKED = ("gd", "asg", "adagrad", "adam", "lbfgs")
 LARGEST = ("agld", "asgld", "sgld", "perturbed-gd", "noisy-sgd")
 CURVATURE = ("natasha2", "fast-cubic", "carmon-accelerated", "carmon-cubic", "trust-krylov")
 HESSIAN = ("cubic-newton", "trace", "trust-exact")
+# Rows of the table that ask for products, and the curvature of their saddle.
+SPREAD, _SPREAD_GAMMA = ("natasha2", "fast-cubic", "carmon-accelerated", "carmon-cubic"), 0.1
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,14 @@ class Extent:
     families: tuple[Family, ...]  # problems of the comparison
     octopus_dims: tuple[int, ...]
     octopus_steps: int
-    octopus_eps: tuple[float, ...]
+    stairs: tuple[int, ...]  # numbers of saddles of the staircase
     chain_methods: tuple[str, ...]
+    minima: str  # size of the way from a saddle to a minimum
     chain_eps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     chain_steps: int = 20_000
     control_steps: int = 2000
     rotations: tuple[bool, ...] = (True, False)
+    tuned_families: int = 4  # problems on which first-order rows are tuned for the report
     shrink: float = 1.0  # factor of the families' limits on steps and cost
 
 
@@ -121,7 +126,7 @@ EXTENTS = {
         saddle_seeds=48, second_order_seeds=4, dims=(4, 32, 256), hessian_dims=(4, 32),
         gammas=(0.2, 0.5, 1.0), k0s=(0, 100, 1000), exponents=(0.0, 1.0), map_steps=400,
         seeds=5, trials=8, tuning_seeds=3, families=(SADDLE, OCTOPUS, REALISTIC[1]),
-        octopus_dims=(2, 3, 4), octopus_steps=2000, octopus_eps=(1.0, 0.25),
+        octopus_dims=(2, 3, 4), octopus_steps=2000, stairs=(2, 4, 8), minima="tiny",
         chain_methods=("gd", "cubic-newton"), rotations=(True,), shrink=0.25,
     ),
     "full": Extent(
@@ -130,7 +135,7 @@ EXTENTS = {
         k0s=(0, 100, 1000, 10_000), exponents=(0.0, 0.5, 1.0, 1.5, 2.0), map_steps=1500,
         seeds=30, trials=32, tuning_seeds=5, families=FAMILIES,
         octopus_dims=(2, 3, 4, 5, 6, 8), octopus_steps=4000,
-        octopus_eps=(1.0, 0.5, 0.25, 0.125, 0.0625),
+        stairs=(8, 16, 32, 64), minima="full",
         chain_methods=("gd", *(c.label for c in CONTENDERS if c.row)),
     ),
 }  # fmt: skip
@@ -148,6 +153,8 @@ def all_cells(plan: Extent, tuned: Settings) -> list[Cell]:
         *standard_cells(plan, tuned),
         *octopus_cells(plan, tuned),
         *chain_cells(plan),
+        *staircase_cells(plan),
+        *spread_cells(plan),
     ]
 
 
@@ -253,6 +260,29 @@ def dimension_cells(plan: Extent) -> list[Cell]:
         add(names, "native", "native", problem_options=saddle_options(dim),
             replicas=plan.second_order_seeds)  # fmt: skip
     return cells
+
+
+def spread_cells(plan: Extent) -> list[Cell]:
+    """One escape of the methods with products where curvatures spread over two decades.
+
+    With two distinct eigenvalues Lanczos would be exact after two products, whatever d.
+    """
+    shape = {"gamma": _SPREAD_GAMMA, "rotated": True, "condition": 100.0}
+    return [
+        _saddle_cell(label, "spread", _spread_settings(label, dim),
+                     problem_options={"dim": dim, **shape},
+                     replicas=plan.second_order_seeds, max_steps=4000, until="fall",
+                     gamma=_SPREAD_GAMMA / 2)
+        for label in SPREAD
+        for dim in plan.dims
+        if dim <= _LARGE
+    ]  # fmt: skip
+
+
+def _spread_settings(label: str, dim: int) -> dict[str, Any]:
+    options = saddle_settings(label, dim, "native", _SPREAD_GAMMA)
+    # The largest curvature on the way, where the box proves twelve times as much.
+    return {**options, "smoothness": 1.0} if "smoothness" in options else options
 
 
 def curvature_cells(plan: Extent) -> list[Cell]:
@@ -468,7 +498,7 @@ def octopus_settings(label: str) -> dict[str, Any] | None:
 
 
 def octopus_cells(plan: Extent, tuned: Settings) -> list[Cell]:
-    """d saddles in a row, and saddles whose curvature is tied to eps."""
+    """d saddles in a row."""
     cells = []
     for contender in CONTENDERS:
         options = octopus_settings(contender.label)
@@ -482,15 +512,6 @@ def octopus_cells(plan: Extent, tuned: Settings) -> list[Cell]:
                 family_cell(OCTOPUS, contender, plan, problem_options={"dim": dim},
                             options=options, **limits,
                             tags={"label": contender.label, "sweep": "octopus", "dim": dim})
-            )  # fmt: skip
-        for eps in plan.octopus_eps:
-            gamma = 0.5 * math.sqrt(eps)
-            wanted = {"eps": eps / 2.0, "grad_threshold": eps / 2.0, "gamma": gamma}
-            cells.append(
-                family_cell(OCTOPUS, contender, plan, problem_options={"dim": 3, "eps": eps},
-                            options={k: wanted.get(k, v) for k, v in options.items()},
-                            eps=eps, gamma=gamma, **limits,
-                            tags={"label": contender.label, "sweep": "octopus eps", "eps": eps})
             )  # fmt: skip
     return cells
 
@@ -550,3 +571,123 @@ def chain_cells(plan: Extent) -> list[Cell]:
                      tags={"label": label, "sweep": "chain", "eps": eps})
             )  # fmt: skip
     return cells
+
+
+# ------------------------------------------------------------------------------------ staircase
+
+
+def staircase_eps(stairs: int) -> float:
+    """The accuracy to which a staircase of so many saddles belongs: eps^-1.5 of them.
+
+    >>> round(staircase_eps(32), 9)
+    0.25
+    """
+    return math.pow(stairs / 4.0, -2.0 / 3.0)
+
+
+def staircase_settings(label: str, eps: float) -> dict[str, Any] | None:
+    """Steps of 1 / (8 e) at every accuracy, noise and kicks in the units of the saddles."""
+    unit, lr = math.sqrt(eps), 1.0 / (8.0 * math.e)
+    known = {"hessian_lipschitz": 1.0, "eps": eps / 4.0}
+    wanted = {"eps": eps / 4.0, "gamma": unit / 2.0}
+    settings: dict[str, dict[str, Any]] = {
+        "gd": {"lr": lr},
+        "natasha2": {"batch_size": None, "gamma": unit, "radius": unit, "smoothness": 0.3 / lr,
+                     "oja_steps": math.ceil(5.0 / (lr * unit)), "max_epochs": 100_000},
+        "cubic-newton": {**wanted, "regularization": 1.0},
+        "trace": {**wanted, "radius": unit, "max_radius": 10.0 * unit, "min_ratio": 0.01,
+                  "max_ratio": 100.0},
+        "fast-cubic": known,
+        "carmon-accelerated": {**known, "gamma": unit / 2.0, "smoothness": 1.0 / lr},
+        "carmon-cubic": {**known, "smoothness": 1.0 / lr},
+        "noisy-sgd": {"lr": lr, "noise": 0.03 * eps},
+        "perturbed-gd": {"lr": lr, "radius": 0.03 * unit, "grad_threshold": eps / 4.0,
+                         "wait": math.ceil(15.0 / (lr * unit))},
+        "saddle-ngd": {"lr": 0.3 * unit, "noise": 0.1},
+        "neon": {"lr": lr, "grad_threshold": eps / 4.0, "gamma": unit, "hessian_lipschitz": 1.0},
+        "agld": {"lr": lr, "sigma": 0.03 * unit, "delta": 0.01},
+    }  # fmt: skip
+    return settings.get(label)
+
+
+# Methods that run one replica at a time have fewer of them on the staircase.
+_SHARES = {"natasha2": 10, **dict.fromkeys((*CURVATURE[1:], *HESSIAN), 3)}
+
+
+def staircase_cells(plan: Extent) -> list[Cell]:
+    """eps^-1.5 saddles in a row, all of them met: an octopus of the size eps^(1/2).
+
+    f(x) = eps^1.5 F(x / eps^0.5) with the octopus F has saddles of curvature -eps^0.5, values that
+    fall by a multiple of eps^1.5 from one to the next, and M, rho and the whole fall below
+    constants that are free of eps. So is d: a shorter way starts at a later saddle. All replicas
+    start exactly there, where no method moves but by what it does against saddles; gd must stay.
+    """
+    cells, dim = [], max(plan.stairs)
+    for label in ("gd", *(c.label for c in contenders_of_table())):
+        for number in plan.stairs:
+            # Epochs of natasha2 take thousands of steps between two searches.
+            stairs = number // 2 if label == "natasha2" else number
+            eps = staircase_eps(stairs)
+            unit, options = math.sqrt(eps), staircase_settings(label, eps)
+            if options is None or (label == "gd" and number > min(plan.stairs)):
+                continue
+            shape = {"tau": math.e * unit, "curvature": math.e * unit, "gamma": 0.5 * unit}
+            cell = Cell("octopus", BY_LABEL[label].method, {"dim": dim, **shape}, options, "saddle",
+                        saddle=dim - stairs, max_steps=100_000, eps=eps, gamma=0.5 * unit,
+                        replicas=max(plan.seeds // _SHARES.get(label, 1), 1),
+                        tags={"label": label, "sweep": "staircase", "eps": eps})  # fmt: skip
+            if label == "gd":
+                tags = {"label": label, "sweep": "control", "noise": "none, staircase"}
+                cell = dataclasses.replace(cell, max_steps=plan.control_steps, tags=tags)
+            cells.append(cell)
+    return cells
+
+
+# ------------------------------------------------------------------------------------ the report
+
+
+def sampled_cells(plan: Extent) -> list[Cell]:
+    """Rivals on a finite sum, from its saddle: with batches where they take any."""
+    shape = {**saddle_options(16), "num_samples": 512, "noise": 0.1}
+    lr = {"lr": LR, "batch_size": 64}
+    curved = {"gamma": GAMMA, "hessian_lipschitz": 12.0}
+    options: dict[str, dict[str, Any]] = {
+        "natasha2": {"gamma": GAMMA, "radius": 0.2, "smoothness": 1.0, "batch_size": 16},
+        "noisy-sgd": {**lr, "noise": 0.02},
+        "perturbed-gd": {"lr": LR, "grad_threshold": _EPS / 4.0, "wait": 800},
+        "saddle-ngd": {"lr": 0.03, "batch_size": 64, "lr_decay": 0.3},
+        "neon": {**lr, **curved, "grad_threshold": 0.025},
+    }
+    return [
+        _saddle_cell(label, "sampled", chosen, problem_options=shape, replicas=plan.seeds,
+                     max_steps=6000, until="sosp")
+        for label, chosen in options.items()
+    ]  # fmt: skip
+
+
+# First-order rows, and those of them that are the paper's.
+FIRST_ORDER = ("noisy-sgd", "perturbed-gd", "saddle-ngd", "neon", "agld", "asgld", "asgld-batch")
+OWN = ("agld", "asgld", "asgld-batch")
+_TUNED = (SADDLE, OCTOPUS, *REALISTIC[1:3])
+
+
+def tuned_tasks(plan: Extent) -> list[Task]:
+    """First-order rows on small problems, each with the best of its trials on other seeds."""
+    tasks = []
+    for family in _TUNED[: plan.tuned_families]:
+        options = {**family.options, **family.small}
+        subject = problem(family.problem, **options)
+        for label in FIRST_ORDER:
+            contender = BY_LABEL[label]
+            cell = family_cell(
+                family,
+                contender,
+                plan,
+                problem_options=options,
+                options=target_options(contender, subject, family.eps, family.gamma),
+                until="sosp",
+                tags={"label": label, "sweep": "tuned", "family": family.name},
+            )
+            search = SettingSearch(cell, contender.search_ranges, plan.trials)
+            tasks.append(dataclasses.replace(search.task, function=catalog.measure_tuned))
+    return tasks

@@ -1,4 +1,4 @@
-"""Figures F1 to F8 of `asgld table1`, and the figure of `asgld compare`."""
+"""Figures F1 to F8 of `asgld table1`, that of its summary, and the figure of `asgld compare`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from asgld.theory import table1
 from asgld_study import drawing as draw
 from asgld_study.catalog import BY_LABEL
 from asgld_study.cells import CellResult
@@ -60,12 +61,12 @@ def accuracy_figure(o: Outcomes) -> Any:
     Slopes are exponents of 1/eps. Iterations are counted for cubic-newton and trace,
     gradient-equivalents for all others.
 
-    Median cost against 1/eps, one line per method: left on the worst-case chain, right on an
-    octopus whose curvature is tied to eps.
+    Median cost against 1/eps, one line per method: left on the worst-case chain, right on a
+    staircase of saddles.
     """
     found = MeasuredCells.of(o)
     figure, axes = draw.panels(1, 2, 4.4)
-    sweeps = (("chain", "worst-case chain"), ("octopus eps", "octopus, curvature tied to eps"))
+    sweeps = (("chain", "worst-case chain"), ("staircase", "staircase of saddles"))
     for panel, (sweep, title) in zip(axes[0], sweeps, strict=True):
         for label in _ORDER:
             results = sorted(found.select(sweep, label=label), key=lambda r: -r.tags["eps"])
@@ -231,6 +232,50 @@ def exponent_figure(o: Outcomes) -> Any:
         panel.set(xlabel="alpha", ylabel="beta", title=title)
         panel.grid(visible=False)
     return figure
+
+
+def rows_picture(rows: numbers.TableRows) -> draw.Picture:
+    """The figure of the summary: bounds and exponents, and costs, of the judged Table 1."""
+
+    def drawn(_: Outcomes) -> Any:
+        # Narrow, with one panel below the other, so that a phone shows the words.
+        figure, axes = draw.panels(2, 1, 1.0)
+        figure.set_size_inches(4.4, 0.38 * len(rows) + 1.4)
+        height = np.arange(len(rows))[::-1]
+        bounds, costs = axes[:, 0]
+        printed = [row.eps_power for row in table1()]
+        bounds.scatter(printed, height, marker="|", s=150, color=draw.INK, label="printed bound")
+        for i, sweep in enumerate(("staircase", "chain")):
+            found = [exponent_of(row[sweep]) for row in rows]
+            bounds.plot(found, height, linestyle="none", **draw.series(i), label=sweep)
+        for panel in (bounds, costs):
+            panel.set_yticks(height, [f"{row['row']}  {row['method']}" for row in rows])
+        bounds.set_xlabel("exponent of 1/eps in the cost")
+        for i, place in enumerate(("saddle", "octopus"), start=2):
+            spent = [row[place] if math.isfinite(row[place]) else math.nan for row in rows]
+            costs.plot(spent, height, linestyle="none", **draw.series(i), label=place)
+        costs.set(xscale="log", xlabel="gradient-equivalents to arrive")
+        draw.legend(figure, axes, 3)
+        return figure
+
+    return draw.Picture(
+        "rows", "table1", "Table 1, printed and measured",
+        "A point to the right of its bar would violate the bound. A missing cost: never arrived.",
+        "Exponents and costs, a line per row.",
+        drawn, paper=True,
+    )  # fmt: skip
+
+
+def exponent_of(shown: str) -> float:
+    """The exponent in a cell of the judged Table 1, without its interval; NaN for words.
+
+    >>> exponent_of("1.67 [1.66, 1.67]"), exponent_of("not run")
+    (1.67, nan)
+    """
+    try:
+        return float(shown.split()[0])
+    except ValueError:
+        return math.nan
 
 
 def compare_picture(results: Sequence[CellResult], title: str) -> draw.Picture:

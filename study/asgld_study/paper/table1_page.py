@@ -1,6 +1,6 @@
-"""The page of `asgld table1`, made from its tables and its manifest alone.
+"""The pages of `asgld table1`, made from its tables and its manifest alone: a summary, all tables.
 
-A run makes it from fresh tables, :func:`committed_page` from files that an earlier run left.
+A run makes them from fresh tables, :func:`committed_pages` from files that an earlier run left.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,19 +18,41 @@ import torch
 import asgld
 import asgld_study
 from asgld.run.files import as_csv, write_text
-from asgld_study.catalog import BY_LABEL, CONTENDERS
+from asgld_study.catalog import BY_LABEL
 from asgld_study.drawing import Picture
 from asgld_study.engine import NUMERICS, parts_of
 from asgld_study.page import as_text, markdown, markdown_table
 from asgld_study.paper import table1_cells as cells
 from asgld_study.paper import table1_figures
 from asgld_study.paper.table1 import judged_tables, predicted_slope
-from asgld_study.paper.table1_tables import PRICES, MeasuredCells, TableRows, price_name
-from asgld_study.settings import SETTINGS
+from asgld_study.paper.table1_figures import rows_picture
+from asgld_study.paper.table1_findings import doubts, findings, moved, unverified
+from asgld_study.paper.table1_tables import MeasuredCells, TableRows
 
 Tables = Mapping[str, TableRows]
 PICTURES = parts_of(table1_figures, Picture)
-_TEXT = Path(asgld_study.__file__).parent / "assets" / "table1.md"
+_ASSETS = Path(asgld_study.__file__).parent / "assets"
+
+
+class Place(NamedTuple):
+    """Where a page looks for its figures and for the other page."""
+
+    figures: str
+    other: str
+
+
+class Pages(NamedTuple):
+    """The summary, and the appendix that has all tables; the places of both, or their texts."""
+
+    summary: Any
+    appendix: Any
+
+
+# In the folder of a run, and on the site.
+RUN = Pages(Place("figures", "table1-tables.md"), Place("figures", "table1.md"))
+SITE = Pages(
+    Place("figures/table1", "appendix/table1.md"), Place("../figures/table1", "../table1.md")
+)
 
 
 def manifest(
@@ -74,7 +96,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
 
 def read_tables(folder: Path) -> dict[str, TableRows]:
     """The tables that :func:`write_tables` wrote; an empty field is left out of its row."""
-    tables: dict[str, TableRows] = {"failures": []}
+    tables: dict[str, TableRows] = {name: [] for name in ("failures", "growth", "minima")}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="") as file:
             tables[path.stem] = [
@@ -95,37 +117,67 @@ def _value(text: str) -> Any:
     return text
 
 
-def committed_page(folder: Path) -> str:
-    """The page of the documentation, from the files of an earlier run; judged anew."""
+def committed_pages(folder: Path) -> Pages:
+    """The pages of the documentation, from the files of an earlier run; judged anew."""
     tables = read_tables(folder)
     made = json.loads((folder / "manifest.json").read_text())
-    return page({**tables, **judged_tables(tables)}, made, "figures/table1")
+    return pages({**tables, **judged_tables(tables)}, made, SITE)
 
 
-# ------------------------------------------------------------------------------------ the page
+# ------------------------------------------------------------------------------------ the pages
 
 
-def page(tables: Tables, made: Mapping[str, Any], figures: str = "figures") -> str:
-    """The page, in Markdown, of tables and manifest; `figures` is the folder of the figures.
+def pages(tables: Tables, made: Mapping[str, Any], places: Pages = RUN) -> Pages:
+    """Both pages, in Markdown, of tables and manifest.
 
-    The text is in `assets/table1.md`, with a name in braces for each table, figure and number.
+    The texts are `assets/table1.md` and `assets/table1-tables.md`, with a name in braces for each
+    table, figure and number.
     """
-    pictures = {
-        p.name[:2]: f"![{p.title}. {p.alt}]({figures}/{p.name}.png)\n\n*{p.caption}*"
-        for p in PICTURES
+    run = _run(made)
+    summary = run | {
+        "rows": _short_rows(tables["table1"]),
+        "findings": findings(tables),
+        "doubts": doubts(tables, made),
+        "other": places.summary.other,
+        "picture": _shown(rows_picture(tables["table1"]), places.summary),
     }
-    parts = {**_tables_of(tables), **pictures, **_run(made), **_claims(tables), **_hopeless()}
+    appendix = run | _tables_of(tables) | _hopeless() | {"other": places.appendix.other}
+    appendix |= {p.name[:2]: _shown(p, places.appendix) for p in PICTURES}
     failed = ["## Cells that failed", markdown_table(tables["failures"])]
-    return markdown(
-        _TEXT.read_text().format(**parts),
-        *(failed if tables["failures"] else []),
+    return Pages(
+        markdown((_ASSETS / "table1.md").read_text().format(**summary)),
+        markdown(
+            (_ASSETS / "table1-tables.md").read_text().format(**appendix),
+            *(failed if tables["failures"] else []),
+        ),
     )
+
+
+def pictures(tables: Tables) -> Sequence[Picture]:
+    """The pictures of both pages."""
+    return (rows_picture(tables["table1"]), *PICTURES)
+
+
+def _shown(picture: Picture, place: Place) -> str:
+    source = f"{place.figures}/{picture.name}.png"
+    return f"![{picture.title}. {picture.alt}]({source})\n\n*{picture.caption}*"
+
+
+def _short_rows(rows: TableRows) -> str:
+    """Table 1 without intervals; a number that was not measured is a dash."""
+    columns = ("method", "bound", "chain", "staircase", "saddle", "verdict")
+    return markdown_table([{**row, **_short(row)} for row in rows], columns)
+
+
+def _short(row: Mapping[str, Any]) -> dict[str, str]:
+    values = {name: table1_figures.exponent_of(row[name]) for name in ("chain", "staircase")}
+    shown = {name: "-" if math.isnan(x) else f"{x:.2f}" for name, x in values.items()}
+    return {"method": f"{row['row']} {row['method']}", **shown}
 
 
 def _tables_of(tables: Tables) -> dict[str, str]:
     """The tables of the page by their names in the text."""
-    bounds = ("row", "method", "bound", "unit", "chain", "chain_verdict", "coupled",
-              "coupled_verdict", "per_ln_d")  # fmt: skip
+    bounds = ("row", "method", "bound", "unit", "chain", "staircase", "power_of_d", "verdict")
     costs, exact = ("saddle_theory", "saddle", "octopus"), ("share", "steps", "spent")
     rotated = [row for row in tables["dimension"] if row["rotated"]]
     leaving = [
@@ -141,7 +193,7 @@ def _tables_of(tables: Tables) -> dict[str, str]:
     )
     shown: dict[str, str] = {
         name.replace("-", "_"): markdown_table(tables[name])
-        for name in ("checks", "late-saddles", "octopus", "controls", "criteria")
+        for name in ("checks", "late-saddles", "octopus", "controls", "minima", "criteria")
     }
     return shown | {
         "bounds": markdown_table(tables["table1"], bounds),
@@ -156,7 +208,7 @@ def _tables_of(tables: Tables) -> dict[str, str]:
             tables["exact-saddle-practical"], ("method", "oracle", *exact)
         ),
         "sensitivity": markdown_table(two),
-        "moved": _moved(tables["sensitivity"]),
+        "moved": moved(tables["sensitivity"]),
         "realistic": _realistic(tables["realistic"]),
         "unverified": _unverified(),
     }
@@ -185,34 +237,6 @@ def _run(made: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _claims(tables: Tables) -> dict[str, Any]:
-    """The numbers that speak about the paper's claims."""
-    slopes = {(r["method"], r["noise"]): r for r in tables["dimension"] if r["rotated"]}
-    late = {r["alpha"]: r for r in tables["late-saddles"]}
-    controls = {(r["method"], r["noise"]): r for r in tables["controls"]}
-    silent = controls["asg", "samples, stable directions, aligned"]
-    k0s = [k for k in late[1.0] if k.startswith("k0=")]
-
-    def slope(method: str, noise: str) -> str:
-        row = slopes[method, noise]
-        return f"{row['slope']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
-
-    def grown(alpha: float) -> str:
-        first, last = (late[alpha][k] for k in (k0s[0], k0s[-1]))
-        return f"from {first:.0f} steps at {k0s[0]} to {last:.0f} at {k0s[-1]}"
-
-    return {
-        "agld_equal": slope("agld", "equal"),
-        "agld_native": slope("agld", "native"),
-        "perturbed_gd_equal": slope("perturbed-gd", "equal"),
-        "late_0": grown(0.0),
-        "late_1": grown(1.0),
-        "late_exponent": late[1.0]["exponent"],
-        "silent": 100 * silent["left"],
-        "costs": ", ".join(f"{r['method']} {as_text(r['saddle'])}" for r in tables["table1"]),
-    }
-
-
 def _hopeless() -> dict[str, Any]:
     """Why natasha2 never arrives with its own theorem's settings."""
     options = cells.proved(cells.SADDLE, BY_LABEL["natasha2"])
@@ -225,16 +249,6 @@ def _hopeless() -> dict[str, Any]:
         "epoch_steps": options["sub_epochs"] * options["sub_steps"],
         "natasha2_lr": options["lr"],
     }
-
-
-def _moved(rows: TableRows) -> str:
-    """How many methods change their rank with the prices, on each problem."""
-    counts = []
-    for name in dict.fromkeys(r["problem"] for r in rows):
-        ours = price_name(*PRICES[0])
-        arrived = [r for r in rows if r["problem"] == name and math.isfinite(r[ours])]
-        counts.append(f"{sum(r['moves'] for r in arrived)} of {len(arrived)} on {name}")
-    return ", ".join(counts)
 
 
 def _best_in_bold(rows: TableRows, column: str) -> TableRows:
@@ -262,8 +276,4 @@ def _realistic(rows: TableRows) -> str:
 
 
 def _unverified() -> str:
-    return "\n".join(
-        f"- `{c.label}`: {'; '.join(SETTINGS[c.method].unverified)}"
-        for c in CONTENDERS
-        if c.method in SETTINGS and SETTINGS[c.method].unverified
-    )
+    return "\n".join(f"- `{label}`: {'; '.join(words)}" for label, words in unverified().items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ from asgld_study.catalog import BY_LABEL, CONTENDERS
 from asgld_study.cells import CellResult
 from asgld_study.engine import Outcomes
 from asgld_study.events import EVENTS
-from asgld_study.paper.table1_cells import Settings
+from asgld_study.paper.minima import own_numbers
+from asgld_study.paper.table1_cells import SPREAD, Settings
 from asgld_study.statistics import fit_growth, fit_slope, named, survival_median
 
 TableRows = list[dict[str, Any]]
@@ -22,6 +23,7 @@ UNITS = ("steps", "spent", "value", "grad", "sample_grad", "hvp", "sample_hvp", 
          "eigh", "samples")  # fmt: skip
 # Outer iterations are the unit of these bounds; gradient-equivalents of all others.
 _ITERATIONS = ("cubic-newton", "trace")
+_CURVATURE = ("hvp", "sample_hvp", "hessian")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class MeasuredCells:
 
     results: Sequence[CellResult]
     tuned: Settings = field(default_factory=dict)
+    minima: Outcomes = field(default_factory=dict)  # of the experiment of that name
 
     @classmethod
     def of(cls, outcomes: Outcomes) -> MeasuredCells:
         """From the outcomes of the experiment "table1"."""
-        return cls([CellResult(**value) for value in outcomes["table1"].values])
+        minima = {name: found for name, found in outcomes.items() if name == "minima"}
+        return cls([CellResult(**v) for v in outcomes["table1"].values], minima=minima)
 
     def select(self, sweep: str, **tags: Any) -> list[CellResult]:
         """Results of one sweep whose tags have these values; failed ones too."""
@@ -53,7 +57,60 @@ def accuracy(found: MeasuredCells, label: str, sweep: str) -> dict[str, Any]:
     samples = [r.times("sosp", unit_of(label)) for r in by_x.values()]
     slope = fit_slope(list(by_x), samples, log_time=True, last=3)
     exponent = {**named("exponent", slope), "points": slope["points"]}
-    return {"method": label, "sweep": sweep, **exponent}
+    acted = {"acted": least_acts(by_x.values(), "sosp")}
+    return {"method": label, "sweep": sweep, **exponent, **acted}
+
+
+def least_acts(results: Iterable[CellResult], event: str) -> float:
+    """How often a method did what it does against saddles, in the replica that did it least.
+
+    That is a kick of perturbed-gd (a second gradient in a step), a step of a search of neon (x
+    rests), a product or a Hessian of those that ask for them, and a step for methods with noise in
+    each. Counted are replicas that had the event; nan without any.
+    """
+    counts: list[float] = []
+    for r in results:
+        steps, is_event = r.times(event)
+        used = {unit: r.times(event, unit)[0][is_event] for unit in r.events[event]}
+        label, acts = r.label, steps[is_event]
+        if label == "perturbed-gd":
+            acts = used["grad"] - acts
+        elif label == "neon":
+            acts = used["rests"]
+        elif label in SPREAD or BY_LABEL[label].oracle in ("hvp", "hessian"):
+            acts = sum((used[kind] for kind in _CURVATURE if kind in used), 0.0 * acts)
+        counts += acts.tolist()
+    return min(counts, default=math.nan)
+
+
+def growth_rows(found: MeasuredCells) -> TableRows:
+    """Cost of one escape from the middle dimension to the largest, for the rows of the table.
+
+    Methods with products run where curvatures are spread, and pay gradient-equivalents.
+    """
+    rows = []
+    for contender in CONTENDERS:
+        label = contender.label
+        for sweep, noise in (("spread", ""), ("dimension", "equal"), ("dimension", "native"),
+                             ("dimension", "none")):  # fmt: skip
+            tags = {"noise": noise} if noise else {}
+            mine = [
+                r
+                for r in found.select(sweep, label=label, **tags)
+                if r.cell["problem_options"]["rotated"]
+            ]
+            by_dim = _sorted_by(lambda r: r.cell["problem_options"]["dim"], mine)
+            if len(by_dim) < 2 or (sweep == "dimension" and label in SPREAD):
+                continue
+            dims = list(by_dim)
+            ends = [dims[(len(dims) - 1) // 2], dims[-1]]
+            unit = "spent" if sweep == "spread" else "steps"
+            samples = [by_dim[d].times("fall", unit) for d in ends]
+            power = fit_slope(np.log(ends).tolist(), samples, log_time=True)
+            acted = least_acts([by_dim[d] for d in ends], "fall")
+            rows.append({"method": label, "noise": noise or "spread", "small": ends[0],
+                         "large": ends[1], **named("power", power), "acted": acted})  # fmt: skip
+    return rows
 
 
 def measured_tables(found: MeasuredCells) -> dict[str, TableRows]:
@@ -62,10 +119,12 @@ def measured_tables(found: MeasuredCells) -> dict[str, TableRows]:
     return {
         "accuracy": [
             accuracy(found, label, sweep)
-            for sweep in ("chain", "octopus eps")
+            for sweep in ("chain", "staircase")
             for label in BY_LABEL
             if found.select(sweep, label=label)
         ],
+        "growth": growth_rows(found),
+        "minima": own_numbers(found.minima) if found.minima else [],
         "dimension": dimension_rows(found, "fall"),
         "dimension-leave": dimension_rows(found, "leave"),
         "gamma": curvature_rows(found),

@@ -15,8 +15,10 @@ from asgld.diagnostics import calibrate
 from asgld.diagnostics.calibration import measure_start, measure_surroundings
 from asgld.methods import Surroundings, langevin
 from asgld.oracle import Oracle
+from asgld.oracle.composite import Composite
 from asgld.oracle.functions import torch_function
 from asgld.problems import problem, problem_names
+from asgld.prox import L1
 from asgld.run import run
 from asgld.run.stopping import Stop
 
@@ -237,6 +239,50 @@ def test_groups_from_gradients_give_a_zero_gradient_the_scale_of_all() -> None:
     p.grad, q.grad = torch.full((2,), 2.0), torch.zeros(2)
     groups = asgld.groups_from_gradients([p, q], lr=0.1)
     assert [group["d_init"] for group in groups] == [0.04, 0.02]
+
+
+def test_a_penalty_belongs_to_the_optimizer() -> None:
+    """Settings of f alone, and groups with `prox`, end at the sparse minimum of f + g."""
+    inputs = torch.randn(30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = inputs[:, :1] - 2 * inputs[:, 1:2]
+    model = torch.nn.Linear(6, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)
+    loss = torch.nn.functional.mse_loss
+    advice = calibrate(ModelHessian(model, loss, [(inputs, targets)]), noise=0.0)
+    groups = [{"params": [("weight", model.weight)], "prox": L1(0.2)}]
+    optimizer = asgld.ASGLD(groups, **advice.options)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        loss(model(inputs), targets).backward()
+        optimizer.step()
+    best = asgld.minimize(
+        lambda x: (inputs @ x - targets[:, 0]).square().mean(), torch.zeros(6), prox=L1(0.2)
+    )
+    torch.testing.assert_close(model.weight[0].detach(), best.x, rtol=1e-6, atol=1e-9)
+    assert (model.weight == 0).sum() == 4
+
+
+def test_an_objective_with_a_penalty_is_refused() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.square().sum()
+
+    whole = Composite(torch_function(f, 3), L1(0.1).on((3,)))
+    for source in (whole, Oracle(whole)):
+        with pytest.raises(ValueError, match="penalty"):
+            calibrate(source, torch.ones(3).double())
+    with pytest.raises(TypeError, match="torch_function"):
+        calibrate(f, torch.ones(3).double())
+
+
+def test_groups_from_gradients_take_a_penalty_afterwards() -> None:
+    layer = torch.nn.Linear(4, 2)
+    layer(torch.ones(3, 4)).square().mean().backward()
+    named = list(layer.named_parameters())
+    with pytest.raises(TypeError, match=r"params\[0\] is a dict"):
+        asgld.groups_from_gradients([{"params": named, "prox": L1(0.1)}], lr=0.1)  # type: ignore[list-item]
+    groups = asgld.groups_from_gradients(named, lr=0.1)
+    optimizer = asgld.ASGLD([{**groups[0], "prox": L1(0.1)}, groups[1]])
+    assert [group["prox"] for group in optimizer.param_groups] == [L1(0.1), None]
 
 
 def test_groups_from_gradients_refuse_what_says_nothing() -> None:

@@ -335,7 +335,8 @@ def test_runs_carry_certificates_through_checkpoints(tmp_path: Any) -> None:
 # ----------------------------------------------------------------------------------------------
 
 # "simulated": above, by a setting of COVERED or CONFIGURATIONS that has it. "neutral": the same
-# bound as without it. Else a value, with which the report must name the knob.
+# bound as without it. "apart": in `test_tracker_proximal.py`. Else a value, with which the report
+# must name the knob.
 KNOBS: dict[str, Any] = {
     **dict.fromkeys(["lr", "alpha", "beta", "sigma", "delta", "d_init"], "simulated"),
     **dict.fromkeys(["decay", "momentum", "clip", "annealing"], "simulated"),
@@ -347,6 +348,7 @@ KNOBS: dict[str, Any] = {
     "weight_decay": {"weight_decay": 0.1},
     "maximize": {"maximize": True},
     "opposed": {"opposed": 0.5, "momentum": 0.5},
+    "prox": "apart",
 }
 
 

@@ -83,13 +83,16 @@ class Tuned(Plain):
         return replace(self, options=dict(options), **options)
 
 
+_FINDS_ITS_SCALE = ("lbfgs", "prox-gd", "fista")
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_have_the_protocols_that_they_should(name: str) -> None:
     made = method(name)
     assert isinstance(made, Method)
     assert made.name == name
     assert isinstance(made, KnowsItsNoise)
-    if name != "lbfgs":  # which finds its scale by itself
+    if name not in _FINDS_ITS_SCALE:
         assert isinstance(made, Adjustable)
         assert isinstance(made, FitsItself) == (name not in LANGEVIN)
 
@@ -113,10 +116,10 @@ def scaled(around: Surroundings, of_f: float, of_x: float) -> Surroundings:
 
 # lbfgs starts with a step of length 1, the acceptance of trace may not pass 1, and scipy's solver
 # inside trust-krylov has absolute tolerances.
-_HAS_UNITS = ("lbfgs", "trace", "trust-krylov")
+_HAS_UNITS = (*_FINDS_ITS_SCALE, "trace", "trust-krylov")
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in LANGEVIN and n != "lbfgs"])
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in (*LANGEVIN, *_FINDS_ITS_SCALE)])
 def test_rivals_fit_open_options_and_keep_those_given(name: str) -> None:
     made = method(name)
     assert isinstance(made, FitsItself)

@@ -17,6 +17,7 @@ from helpers import (
 from torch import Tensor
 
 import asgld
+from asgld.prox import L1, ElasticNet, GroupLasso
 
 pytestmark = [
     pytest.mark.gpu,
@@ -519,3 +520,84 @@ def test_gpu_illegal_lr_on_the_device_moves_no_matrix() -> None:
     optimizer.step()
     assert torch.equal(values(params), before[0])
     assert torch.equal(values([optimizer.state[p]["momentum"] for p in params]), before[1])
+
+
+# ----------------------------------------------------------------------------------------------
+# The proximal step
+# ----------------------------------------------------------------------------------------------
+
+NUMBERED = GroupLasso(40.0, torch.arange(600).reshape(20, 30) % 7 - 1)
+PENALTIES = {
+    "l1": L1(0.5),
+    "weights": ElasticNet(torch.linspace(0.0, 1.0, 600).reshape(20, 30), 0.3),
+    "rows": GroupLasso(8.0),
+    "groups": NUMBERED,
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("options", [FUSED, {"foreach": True}, LOOP], ids=str)
+def test_gpu_proximal_step_is_that_of_the_cpu(name: str, options: dict[str, Any]) -> None:
+    found = []
+    for device, backend in (("cpu", LOOP), ("cuda", options)):
+        p = make_tensor(20, 30, seed=1).to(device).requires_grad_()
+        optimizer = asgld.ASGLD([p], lr=0.1, sigma=0.1, prox=PENALTIES[name], **backend)
+        for k in range(20):
+            p.grad = make_tensor(20, 30, seed=k).to(device)
+            optimizer.step()
+        found.append(p.detach().cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+    assert (found[0] == 0.0).any()
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("options", [{}, WIDER], ids=["paper", "wider"])
+def test_gpu_graph_of_a_proximal_step_is_the_eager_step(name: str, options: dict[str, Any]) -> None:
+    found = []
+    for capturable in (True, False):
+        p = make_tensor(20, 30, seed=1).cuda().requires_grad_()
+        given = {"prox": PENALTIES[name], "capturable": capturable, **FUSED, **options}
+        optimizer = asgld.ASGLD([p], lr=0.1, sigma=0.1, **given)
+        p.grad = make_tensor(20, 30, seed=2).cuda()
+        step = optimizer.step
+        step()
+        if capturable:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                optimizer.step()
+            step = graph.replay
+        for _ in range(20):
+            step()
+        found.append(p.detach())
+    assert torch.equal(*found)
+    assert (found[0] == 0.0).any()
+
+
+def test_gpu_skipped_and_illegal_steps_shrink_nothing() -> None:
+    params = make(shapes=[(1000,), (33, 5)])
+    lr = torch.tensor(0.1, device="cuda")
+    given: dict[str, Any] = {"lr": lr, "prox": L1(1.0), "capturable": True, **FUSED}
+    optimizer = asgld.ASGLD(params, **given)
+    run(optimizer, 2)
+    before = values(params)
+    lr.fill_(float("nan"))
+    run(optimizer, 1, first=2)
+    assert torch.equal(values(params), before)
+    lr.fill_(0.1)
+    optimizer.found_inf = torch.ones((), device="cuda")  # type: ignore[attr-defined]
+    run(optimizer, 1, first=2)
+    assert torch.equal(values(params), before)
+    optimizer.found_inf = torch.zeros((), device="cuda")  # type: ignore[attr-defined]
+    run(optimizer, 1, first=2)
+    assert not torch.equal(values(params), before)
+
+
+def test_gpu_proximal_step_of_half_precision_agrees_with_the_loop() -> None:
+    found = []
+    for options in (LOOP, FUSED):
+        params = make(torch.bfloat16)
+        given: dict[str, Any] = {"lr": 0.05, "prox": L1(0.5), "stochastic_rounding": True}
+        run(asgld.ASGLD(params, **given, **options), 10)
+        found.append(values(params))
+    torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0.05)

@@ -421,6 +421,22 @@ with open("/proc/self/maps") as maps:
     assert int(found.stdout) <= 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="libgomp is the runtime of Linux")
+def test_native_kernel_finds_a_runtime_that_torch_keeps_to_itself() -> None:
+    # Most builds of torch show their runtime to the whole process. This one is kept from that.
+    code = """
+import ctypes
+shown = ctypes.CDLL
+ctypes.CDLL = lambda name, mode=0, **options: shown(name, ctypes.RTLD_LOCAL, **options)
+import torch
+ctypes.CDLL = shown
+from asgld.optim import _native
+print(_native.unavailable_reason())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "None"
+
+
 def test_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would misread the addresses it is given."""
     monkeypatch.setattr(_native, "_INTERFACE", _native._INTERFACE + 1)

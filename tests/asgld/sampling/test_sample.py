@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import asgld
+from asgld.prox import L1
 from asgld.sampling import diagnosis
 from asgld.sampling.chains import Chains, Whitening, chain_key
 from asgld.sampling.samples import Samples
@@ -355,6 +356,34 @@ def test_psgld_does_not_depend_on_units() -> None:
         for unit in (1.0, 1e-3, 1e3)
     ]  # fmt: skip
     assert len({one.settings["thin"] for one in found}) == 1
+
+
+def test_a_penalty_is_refused_as_a_proximal_step() -> None:
+    with pytest.raises(TypeError, match="prox"):
+        asgld.sample(lambda x: -x.abs().sum(), torch.zeros(1), log_density=True, prox=L1(1.0))
+    layer = torch.nn.Linear(1, 1)
+    with pytest.raises(TypeError, match="prox"):
+        asgld.sample(layer, data=torch.ones(3, 1), loss=lambda m, b: m(b).mean(), prox=L1(1.0))
+
+
+def test_a_penalty_in_the_loss_is_a_laplace_prior() -> None:
+    """Null: means move by -covariance @ sign(x) * weight, exactly where no sign changes."""
+    target, weight = Regression(), 2.0
+    signs = torch.from_numpy(target.mean).sign()
+
+    def loss(x: Tensor, indices: Tensor) -> Tensor:
+        return target.loss(x, indices) + weight * x.abs().sum() / target.n
+
+    found = asgld.sample(
+        loss, torch.from_numpy(target.mean), num_data=target.n, prior_sd=target.prior_sd,
+        chains=64, draws=100, step_check=False,
+    )  # fmt: skip
+    assert (np.sign(found.draws) == signs.numpy()).all()
+    covariance = torch.linalg.inv(
+        target.inputs.T @ target.inputs + torch.eye(4, dtype=F64) / target.prior_sd**2
+    )
+    mean = target.mean - weight * (covariance @ signs).numpy()
+    assert max(errors(found, mean, target.sd)) <= 0.0
 
 
 def test_a_sum_is_refused() -> None:

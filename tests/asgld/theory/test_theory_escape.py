@@ -124,6 +124,73 @@ def test_escape_formula_against_recursion(criterion, aligned):
     assert np.mean(np.abs(ratio - 1)) < np.mean(np.abs(leading - 1))
 
 
+def simulate_columns(columns, *, chains=500, horizon=2500, seed=3):
+    """First steps with |y| >= 1 along an axis, (chains, settings)."""
+    rng = np.random.default_rng(seed)
+    c = {name: np.asarray(value, dtype=float) for name, value in columns.items()}
+    y = np.zeros((chains, c["gamma"].size))
+    D = np.broadcast_to(1 + c["k0"] * (c["delta"] + c["gradient_variance"]), y.shape)
+    times = np.full(y.shape, np.inf)
+    for t in range(horizon):
+        times = np.where((np.abs(y) >= 1) & np.isinf(times), t, times)
+        G = -c["gamma"] * y + np.sqrt(c["gradient_variance"]) * rng.standard_normal(y.shape)
+        spread = np.sqrt(2 * c["lr"]) * c["sigma"] * D ** (-c["beta"] / 2)
+        y = y - c["lr"] * D ** (-c["alpha"] / 2) * G + spread * rng.standard_normal(y.shape)
+        y = np.clip(y, -5, 5)
+        D = D + G**2 + c["delta"]
+    return times
+
+
+def reliability_grid():
+    values = itertools.product(
+        [(0, 0.5), (1, 0.5), (1, 1), (1.5, 1), (2, 1), (2.5, 2)], [0.2, 1.0], [0.0, 0.1],
+        [0.1, 0.3, 1.0], [0, 100, 1000], [0.5, 0.1],
+    )  # fmt: skip
+    rows = [(*pair, *rest) for pair, *rest in values]
+    names = ("alpha", "beta", "gamma", "gradient_variance", "sigma", "k0", "failure")
+    columns = dict(zip(names, np.array(rows, dtype=float).T, strict=True))
+    return {**columns, "lr": 0.1, "delta": 0.01}
+
+
+def test_escape_reliable_predictions_are_within_15_percent_of_simulations():
+    # Null: a reliable quantile is within 15 %. 500 chains; a band of 5 standard errors in ranks
+    # around the quantile, so that one setting fails by chance once in 1.7 million.
+    columns = reliability_grid()
+    found = escape_time(**columns)
+    keep = found.reliable & (found.steps < 1500)
+    assert keep.sum() > 40
+    kept = {k: v[keep] if isinstance(v, np.ndarray) else v for k, v in columns.items()}
+    times = np.sort(simulate_columns(kept), axis=0)
+    chains, failure = len(times), kept["failure"]
+    width = 5 * np.sqrt(chains * failure * (1 - failure))
+    ranks = (1 - failure) * chains + np.array([[-1], [1]]) * width
+    low, high = np.take_along_axis(times, np.clip(ranks, 0, chains - 1).astype(int), axis=0)
+    predicted = found.steps[keep]
+    assert np.all((predicted >= 0.85 * low) & (predicted <= 1.15 * high + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        # Inside the ball of the noise: sooner than predicted, by chance.
+        ({"alpha": 1.0, "sigma": 0.5, "beta": 0.5, "gamma": 0.5}, 1.25),
+        ({"alpha": 1.0, "sigma": 1.0, "beta": 0.5, "gamma": 0.5, "k0": 100, "failure": 0.1}, 2.0),
+        # Braked escapes, where late chains are late because they braked.
+        ({"alpha": 2.0, "sigma": 0.1, "beta": 0.5, "gamma": 1.0, "failure": 0.1}, 0.6),
+        ({"alpha": 2.0, "sigma": 0.1, "beta": 1.0, "gamma": 1.0, "failure": 0.1}, 0.75),
+    ],
+)
+def test_escape_says_where_its_quantiles_are_wrong(change, wrong):
+    setting = {"lr": 0.1, "delta": 0.01, "gradient_variance": 0.0, "k0": 0.0, "failure": 0.5}
+    setting = {**setting, **change}
+    found = escape_time(**setting)
+    columns = {name: [value] for name, value in setting.items()}
+    truth = np.quantile(simulate_columns(columns, chains=1000), 1 - setting["failure"])
+    ratio = found.steps / truth
+    assert ratio > wrong if wrong > 1 else ratio < wrong
+    assert not found.reliable
+
+
 def test_escape_alpha_zero_is_the_closed_form():
     result = escape_time(0.5, **{**AGLD, "delta": 0.0}, k0=0, D=30.0)
     hot = temperature(30.0, 0, 1, 0.1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_report import assert_flips, change
+from tiny_report import assert_flips, change, point, verdicts
 
 from asgld_study.engine import Outcomes, measure
 from asgld_study.page import Row
@@ -88,7 +88,22 @@ def _bend_noise(o: Outcomes, good: bool) -> None:
 
 
 def _bend_directions(o: Outcomes, good: bool) -> None:
-    _times(o, "directions", lambda v: 50.0 if (v["alpha"] == 1.0) is good else 99.0, "last")
+    def law(v: dict[str, Any]) -> float:
+        is_adaptive = v["label"] != "alpha = 0"
+        return abs(math.log(v["lr"] / 1.5)) + (50.0 if is_adaptive is good else 99.0)
+
+    _times(o, "directions", law, "last")
+
+
+def _bend_order(o: Outcomes, good: bool) -> None:
+    _times(o, "escape", lambda v: 100.0 * v["gamma"] ** (-1.0 if good else 1.0))
+
+
+def _bend_growth(o: Outcomes, good: bool) -> None:
+    def constants(v: dict[str, Any]) -> dict[str, Any]:
+        return {"a5": point(0.5), "a6": point(0.5 if good else 0.5 / (1.0 + v["k0"]))}
+
+    change(o, "growth", lambda v: v.update(constants(v)))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +114,26 @@ def _bend_directions(o: Outcomes, good: bool) -> None:
         (["E3", "E4"], _bend_exponents),
         (["E5"], _bend_noise),
         (["E6"], _bend_directions),
+        (["E9"], _bend_order),
+        (["L3"], _bend_growth),
     ],
     ids=lambda x: x[0] if isinstance(x, list) else "",
 )
 def test_numbers_decide_on_escapes(outcomes: Outcomes, names: list[str], bend: Any) -> None:
     assert_flips(outcomes, names, bend)
+
+
+def test_a_best_step_at_the_end_of_its_grid_leaves_the_question_open(outcomes: Outcomes) -> None:
+    _bend_directions(outcomes, True)
+    assert verdicts(outcomes, ["E6"]) == {"holds"}
+    _times(outcomes, "directions", lambda v: 100.0 - v["lr"], "last")
+    assert verdicts(outcomes, ["E6"]) == {"not supported"}
+
+
+def test_growth_of_an_escape_is_that_of_a_level_d_without_alpha() -> None:
+    """At alpha = 0 every step multiplies by 1 + gamma lr, whatever D is."""
+    for k0 in (0, 1000):
+        value = escape.measure_growth(0.0, k0, steps=20, replicas=4)
+        assert value["a5"]["value"] == pytest.approx(1.0, rel=1e-12)
+    early, late = (escape.measure_growth(1.0, k0, steps=20, replicas=8) for k0 in (0, 10_000))
+    assert late["a6"]["high"] < 0.1 * early["a6"]["low"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tiny_report import assert_flips, change, point
+from typing import Any
+
+import numpy as np
+from tiny_report import assert_flips, change, point, verdicts
 
 from asgld_study.engine import Outcomes
 from asgld_study.paper import rates
@@ -34,12 +37,53 @@ def test_numbers_decide_on_rates(outcomes: Outcomes) -> None:
         change(o, "exponents", lambda v: v.update(last=point(9.0 if good else -9.0)))
 
     assert_flips(outcomes, ["R2", "R3", "R4", "R6", "R7", "B1", "P2"], bend)
+    change(outcomes, "exponents", lambda v: v.update(last=point(v["published"])))
+    assert verdicts(outcomes, ["R4", "R6", "R7", "B1"]) == {"holds"}
+    change(outcomes, "exponents", lambda v: v.update(last=point(v["published"] + 0.5)))
+    assert verdicts(outcomes, ["R4", "R6", "R7", "B1"]) == {"consistent"}
+
+
+def _law(v: dict[str, Any], **powers: float) -> None:
+    """Terms that are powers of k."""
+    k = np.array(v["k"], dtype=float)
+    v["corrected"].update({name: (k**-power).tolist() for name, power in powers.items()})
+
+
+def test_a_logarithm_counts_where_the_paper_prints_none(outcomes: Outcomes) -> None:
+    """P2 and R5 print O, R10 prints O up to logs: a log k is a fault of the first two alone."""
+    change(outcomes, "exponents", lambda v: v.update(last=point(v["published"])))
+    change(outcomes, "terms", lambda v: _law(v, I1=0.5, I2=0.5, I3=0.5))
+    assert verdicts(outcomes, ["P2", "R5", "R10"]) == {"holds"}
+    change(outcomes, "terms", lambda v: _law(v, I1=0.5, I2=0.4, I3=0.4))
+    assert verdicts(outcomes, ["P2", "R5"]) == {"holds with correction"}
+    assert verdicts(outcomes, ["R10"]) == {"holds"}
+    change(outcomes, "terms", lambda v: _law(v, I1=0.5, I2=0.5, I3=0.2))
+    assert verdicts(outcomes, ["R10"]) == {"refuted"}
+
+
+def test_numbers_decide_on_the_terms_against_alpha(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        def law(v: dict[str, Any]) -> None:
+            alpha = float(v["label"].partition("(")[2].partition(",")[0].rstrip(")") or 0.0)
+            _law(v, I1=1.0 - alpha / 2, I2=alpha / 2 if good else 1.0 - alpha / 2)
+
+        change(o, "terms", lambda v: law(v) if "(" in v["label"] else None)
+
+    assert_flips(outcomes, ["R11"], bend)
+
+
+def test_numbers_decide_on_slow_growth_of_batches(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        rate = point(1.0) if good else point(0.0)
+        change(o, "slopes", lambda v: v.update(last=rate, steps=10**6, final=point(1.0)))
+
+    assert_flips(outcomes, ["B3"], bend)
 
 
 def test_numbers_decide_on_the_region(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
         def fall(region: str) -> dict[str, float]:
-            return point(0.5 if (region == "converges") is good else 0.0)
+            return point(0.5 if (region == "converges") is good else -0.1)
 
         change(o, "region", lambda v: v.update(last=fall(v["region"])))
 

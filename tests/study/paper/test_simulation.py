@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_report import assert_flips, change
+from tiny_report import assert_flips, change, verdicts
 
 from asgld_study.engine import SIZES, Outcomes
 from asgld_study.paper import simulation
@@ -68,10 +69,42 @@ def test_never_hitting_reads_as_never(outcomes: Outcomes) -> None:
     assert {row["hit at all"] for row in rows} == {1 / 3}
 
 
-@pytest.mark.parametrize("space", ["project", "reflect"])
+@pytest.mark.parametrize("space", ["bounded", "low bound", "reflect"])
 def test_spaces_keep_variances_positive(space: str) -> None:
     """With noise of 3 an iterate near 1 changes sign within a few steps, if nothing holds it."""
     assert np.isfinite(_value("2", space=space, lr=0.1, sigma=3.0)["final"]).all()
+
+
+def test_the_sum_in_its_own_units_gives_the_iterates_of_the_mean() -> None:
+    for number in simulation.SUMMED:
+        tasks = [t.options for t in simulation.sum_tasks.tasks(SIZES["tiny"])]
+        (options,) = (o for o in tasks if o["number"] == number and "units" in o["scaled"])
+        summed = simulation.measure_study(**{**options, "replicas": 4, "steps": 60})
+        assert summed["final"] == pytest.approx(_value(number)["final"], rel=1e-6)
+        plain = _value(number, is_sum=True)
+        assert plain["final"] != pytest.approx(summed["final"], rel=1e-3)
+
+
+def test_printed_algorithm_is_the_literal_one_with_two_steps_of_lag() -> None:
+    options: dict[str, Any] = {"sigma": 0.0, "delta": 0.5}
+    printed = _value("5", lag="printed", **options)["final"]
+    literal = _value("5", lag="TWO", d_init=0.5, **options)["final"]
+    assert printed == pytest.approx(literal, rel=1e-9)
+    assert printed != pytest.approx(_value("5", d_init=0.5, **options)["final"], rel=1e-3)
+
+
+def test_a_small_start_harms_and_two_steps_of_lag_do_not() -> None:
+    """One setting of the measurement behind Algorithm 1: lr = 0.1 in a bowl."""
+    ends = {
+        rule: float(
+            np.median(simulation.measure_bowl(rule, 0.1, replicas=16, steps=300)["tail_errors"])
+        )
+        for rule in simulation.RULES
+    }
+    small = simulation.measure_bowl("as printed", 0.1, replicas=16, steps=300, delta=1e-8)
+    plain = ends["one step of lag, D from 1"]
+    assert 0.5 < ends["two steps of lag, D from 1"] / plain < 2.0
+    assert np.median(small["tail_errors"]) > 1e3 * plain
 
 
 def test_lags_differ_after_the_first_step() -> None:
@@ -88,16 +121,74 @@ def test_variants_change_what_they_say() -> None:
     assert set(BY_NUMBER) > {"9b", "10b"}
 
 
-def test_numbers_decide_on_the_five_sentences(outcomes: Outcomes) -> None:
-    rank = {"10": 1.0, "10b": 1.0, "8": 20.0, "9": 99.0, "9b": 99.0}
+RANK = {"10": 1.0, "10b": 1.0, "8": 20.0, "9": 99.0, "9b": 99.0}
 
+
+def _bend_study(o: Outcomes, good: bool) -> None:
+    def law(v: dict[str, Any]) -> None:
+        converges = v["number"] not in ("1", "2", "3", "8")
+        time = RANK.get(v["number"], 50.0)
+        v["tail_shares"] = [1.0 if converges is good else 0.0] * 20
+        v["tail_errors"] = [0.0 if converges is good else 9.0] * 20
+        v["hits"] = [time if good else 100.0 - time] * 20
+
+    for name in ("study", "spaces"):
+        change(o, name, law)
+
+
+def test_numbers_decide_on_the_five_sentences(outcomes: Outcomes) -> None:
+    assert_flips(outcomes, ["X1", "X2", "X3", "X4", "X5"], _bend_study)
+
+
+@pytest.mark.parametrize("name", ["X2", "X3", "X4", "X5"])
+def test_the_numbers_in_x_decide_and_those_in_log_x_do_not(name: str, outcomes: Outcomes) -> None:
+    _bend_study(outcomes, True)
+    in_x = copy.deepcopy(outcomes["spaces"])
+    _bend_study(outcomes, False)
+    outcomes["spaces"] = in_x
+    assert verdicts(outcomes, [name]) == {"holds with correction"}
+
+
+def test_a_race_that_nobody_finishes_decides_nothing(outcomes: Outcomes) -> None:
+    _bend_study(outcomes, True)
+    change(outcomes, "spaces", lambda v: v.update(hits=[np.inf] * 20))
+    assert verdicts(outcomes, ["X4", "X5"]) == {"not supported"}
+    change(outcomes, "spaces", lambda v: v.update(hits=[7.0] * 20))
+    assert verdicts(outcomes, ["X4", "X5"]) == {"refuted"}
+
+
+def test_lr_is_chosen_on_some_data_sets_and_judged_on_the_others(
+    outcomes: Outcomes,
+) -> None:
+    first, *_, last = outcomes["spaces"].select(number="5", space="bounded")
+    for value, shares in ((first, [0.9, 0.2, 0.2, 0.2]), (last, [0.5, 1.0, 1.0, 1.0])):
+        value.update(tail_shares=shares, hits=[1.0] * 4, tail_errors=[1.0] * 4)
+    chosen = simulation.in_x(outcomes, "5")
+    assert chosen["lr"] == first["lr"]
+    assert chosen["tail_shares"] == [0.2, 0.2, 0.2]
+
+
+def test_numbers_decide_on_the_sum(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        change(o, "sum", lambda v: v.update(tail_shares=[1.0 if good else 0.0] * 20))
+
+    assert_flips(outcomes, ["X6"], bend)
+    # One step size at which each finds the truth is enough.
+    change(outcomes, "sum", lambda v: v.update(tail_shares=[float(v["scaled"] == "lr / n")] * 20))
+    assert verdicts(outcomes, ["X6"]) == {"holds with correction"}
+
+
+def test_numbers_decide_on_the_printed_algorithm(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
         def law(v: dict[str, Any]) -> None:
-            converges = v["number"] not in ("1", "2", "3", "8")
-            time = rank.get(v["number"], 50.0)
-            v["tail_shares"] = [1.0 if converges is good else 0.0] * 20
-            v["hits"] = [time if good else 100.0 - time] * 20
+            harms = not good and v["rule"] == "as printed" and v["delta"] == 1e-8
+            v["tail_errors"] = [5.0 if harms else 1.0] * 20
 
-        change(o, "study", law)
+        change(o, "printed", law)
 
-    assert_flips(outcomes, ["X1", "X2", "X3", "X4", "X5"], bend)
+    assert_flips(outcomes, ["A1"], bend)
+    # An lr at which the printed algorithm is as good as the other is enough.
+    change(
+        outcomes, "printed", lambda v: v.update(tail_errors=[1.0 if v["lr"] < 0.01 else 5.0] * 20)
+    )
+    assert verdicts(outcomes, ["A1"]) <= {"holds", "holds with correction"}

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from asgld.theory.published import VERDICTS
 from asgld_study.drawing import Picture
 from asgld_study.engine import Experiment, Outcomes, parts_of
 from asgld_study.judge import judge_claims
 from asgld_study.page import DataTable
 from asgld_study.paper import CLAIMS, EXPERIMENTS, PICTURES, TABLES, TOPICS
+from asgld_study.paper.second_reading import REVISIONS, revision_lines
 
 NAMES = {experiment.name for experiment in EXPERIMENTS}
 
 
 def test_every_claim_of_the_paper_has_a_row() -> None:
-    expected = {f"S{i}" for i in range(1, 8)} | {"L1", "L2", "T1", "T1a", "T1b", "B1", "B2"}
-    expected |= {f"R{i}" for i in range(1, 11)} | {f"P{i}" for i in range(1, 5)}
-    expected |= {f"E{i}" for i in range(1, 9)} | {f"M{i}" for i in range(1, 17)}
-    expected |= {f"X{i}" for i in range(1, 6)}
+    expected = {f"S{i}" for i in range(1, 8)} | {"L1", "L2", "L3", "T1", "T1a", "T1b", "A1"}
+    expected |= {f"R{i}" for i in range(1, 12)} | {f"P{i}" for i in range(1, 5)}
+    expected |= {f"E{i}" for i in range(1, 10)} | {f"M{i}" for i in range(1, 19)}
+    expected |= {f"X{i}" for i in range(1, 7)} | {"B1", "B2", "B3"}
     assert {claim.name for claim in CLAIMS} == expected
     assert len(CLAIMS) == len(expected)
+
+
+def test_revisions_are_of_claims_and_say_what_a_verdict_was(measured: Outcomes) -> None:
+    assert set(REVISIONS) <= {claim.name for claim in CLAIMS}
+    assert all(r.before in {"", *VERDICTS} for r in REVISIONS.values())
+    findings = judge_claims(CLAIMS, measured)
+    lines = revision_lines(findings)
+    assert len(lines) == len({revision.why for revision in REVISIONS.values()})
+    for finding in findings:
+        if finding.claim.name in REVISIONS:
+            (line,) = (x for x in lines if f"**{finding.claim.name}** (" in x)
+            words = line.split(f"**{finding.claim.name}** (")[1].split(")")[0]
+            assert finding.verdict in words
 
 
 def test_every_experiment_serves_a_claim_or_shows_a_choice() -> None:

@@ -1,0 +1,214 @@
+"""Objectives F = f + g: f smooth, g a penalty of `asgld.prox`, convex and not smooth.
+
+A method that knows penalties needs the gradient of f and the proximal step of g. A judgment needs
+derivatives of F where F is smooth: along the active manifold, on which zeros stay zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from asgld.oracle.forms import Form
+from asgld.oracle.functions import Function
+from asgld.prox import BoundPenalty, Penalty
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """F = f + g for proximal methods: values are those of F, derivatives those of f alone."""
+
+    function: Function
+    penalty: BoundPenalty
+
+    @property
+    def dim(self) -> int:
+        return self.function.dim
+
+    @property
+    def num_samples(self) -> int | None:
+        return self.function.num_samples
+
+    @property
+    def notes(self) -> dict[str, str]:
+        return dict(getattr(self.function, "notes", {}))
+
+    @property
+    def unit_roundoff(self) -> float:
+        return float(getattr(self.function, "unit_roundoff", torch.finfo(torch.float64).eps))
+
+    @property
+    def charges(self) -> dict[str, Mapping[str, int]]:
+        return dict(getattr(self.function, "charges", {}))
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.function.value(x) + self.penalty.value(x)
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if not hasattr(self.function, "value_and_grad"):
+            return self.value(x), self.grad(x)
+        value, grad = self.function.value_and_grad(x)
+        return value + self.penalty.value(x), grad
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self.function.grad(x)
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self.function.hvp(x, v)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        return self.function.hessian(x)
+
+    def sample_value(self, x: Tensor, indices: Tensor) -> Tensor:
+        inner: Any = self.function
+        values: Tensor = inner.sample_value(x, indices) + self.penalty.value(x)
+        return values
+
+    def sample_grad(self, x: Tensor, indices: Tensor) -> Tensor:
+        inner: Any = self.function
+        gradients: Tensor = inner.sample_grad(x, indices)
+        return gradients
+
+    def sample_hvp(self, x: Tensor, v: Tensor, indices: Tensor) -> Tensor:
+        inner: Any = self.function
+        products: Tensor = inner.sample_hvp(x, v, indices)
+        return products
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveManifold:
+    """F as a function of the entries that are free at x, the others held at their kink.
+
+    `source` has values of F and derivatives of f, one point (d,) at a time: a Composite, or an
+    oracle of one. Around x this F is smooth.
+    """
+
+    source: Any
+    penalty: BoundPenalty
+    x: Tensor
+    is_free: Tensor
+
+    @property
+    def dim(self) -> int:
+        return int(self.is_free.sum())
+
+    @property
+    def unit_roundoff(self) -> float:
+        return float(self.source.unit_roundoff)
+
+    def full(self, y: Tensor) -> Tensor:
+        """The point (d,) whose free entries are y."""
+        return self.x.masked_scatter(self.is_free, y)
+
+    def lifted(self, v: Tensor) -> Tensor:
+        """A direction of the free entries as one of all."""
+        return torch.zeros_like(self.x).masked_scatter(self.is_free, v)
+
+    def value(self, y: Tensor) -> Tensor:
+        values: Tensor = self.source.value(self.full(y))
+        return values
+
+    def grad(self, y: Tensor) -> Tensor:
+        return self._reduced(self.full(y), self.source.grad(self.full(y)))
+
+    def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad = self.source.value_and_grad(self.full(y))
+        return value, self._reduced(self.full(y), grad)
+
+    def hvp(self, y: Tensor, v: Tensor) -> Tensor:
+        x, v = self.full(y), self.lifted(v)
+        product: Tensor = self.source.hvp(x, v) + self.penalty.hvp(x, v)
+        return product[self.is_free]
+
+    def hessian(self, y: Tensor) -> Tensor:
+        """Of all entries at once where most are free, else column by column."""
+        x, eye = self.full(y), torch.eye(self.dim, dtype=y.dtype, device=y.device)
+        if not hasattr(self.source, "hessian") or 2 * self.dim < len(x):
+            return torch.stack([self.hvp(y, column) for column in eye])
+        smooth: Tensor = self.source.hessian(x)[self.is_free][:, self.is_free]
+        columns = x.new_zeros(self.dim, len(x))
+        columns[:, self.is_free] = eye
+        return smooth + self.penalty.hvp(x.expand_as(columns), columns)[:, self.is_free]
+
+    def _reduced(self, x: Tensor, grad: Tensor) -> Tensor:
+        return (grad + self.penalty.grad(x))[self.is_free]
+
+
+def gradient_mapping(
+    penalty: BoundPenalty, x: Tensor, grad: Tensor, step: float | Tensor = 1.0
+) -> Tensor:
+    """(x - prox(x - t grad)) / t: the gradient of f where g is 0, and 0 where F is stationary."""
+    mapping: Tensor = (x - penalty.shrink(x - step * grad, step)) / step
+    return mapping
+
+
+def bind(prox: Any, form: Form) -> BoundPenalty:
+    """A penalty, or penalties in the form of x with None for none, on flat points of that form."""
+    if isinstance(prox, Penalty):
+        return prox.on(form.shapes[0] if form.is_single else (form.dim,))
+    need = "a penalty of asgld.prox, or penalties in the form of x0, with None for none"
+    if form.is_single:
+        raise TypeError(f"prox={prox!r}: need a penalty of asgld.prox")
+    leaves, spec = tree_flatten(prox, is_leaf=lambda leaf: leaf is None)
+    if spec != form.spec or not all(isinstance(leaf, Penalty | None) for leaf in leaves):
+        raise TypeError(f"prox={prox!r}: need {need}")
+    parts = zip(leaves, form.shapes, strict=True)
+    return JoinedPenalty(
+        tuple(None if leaf is None else leaf.on(shape) for leaf, shape in parts),
+        tuple(math.prod(shape) for shape in form.shapes),
+    )
+
+
+class JoinedPenalty(BoundPenalty):
+    """Penalties of the parts of a point, one after the other; None is no penalty."""
+
+    def __init__(self, parts: tuple[BoundPenalty | None, ...], sizes: tuple[int, ...]) -> None:
+        self._parts, self._sizes = parts, sizes
+        self.is_separable = all(part is None or part.is_separable for part in parts)
+
+    def value(self, x: Tensor) -> Tensor:
+        values = [part.value(y) for part, y in self._split(x) if part is not None]
+        return torch.stack(values).sum(0) if values else x.new_zeros(x.shape[:-1])
+
+    def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
+        steps = torch.as_tensor(step, dtype=x.dtype, device=x.device).expand(x.shape)
+        return self._joined(
+            y if part is None else part.shrink(y, t) for part, y, t in self._split(x, steps)
+        )
+
+    def is_free(self, x: Tensor) -> Tensor:
+        return self._joined(
+            torch.ones_like(y, dtype=torch.bool) if part is None else part.is_free(y)
+            for part, y in self._split(x)
+        )
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self._joined(
+            torch.zeros_like(y) if part is None else part.grad(y) for part, y in self._split(x)
+        )
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self._joined(
+            torch.zeros_like(y) if part is None else part.hvp(y, w)
+            for part, y, w in self._split(x, v)
+        )
+
+    def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
+        return self._joined(
+            torch.full_like(y, math.inf) if part is None else part.slack(y, g)
+            for part, y, g in self._split(x, grad_f)
+        )
+
+    def _split(self, *tensors: Tensor) -> Any:
+        pieces = (torch.split(t, list(self._sizes), -1) for t in tensors)
+        return zip(self._parts, *pieces, strict=True)
+
+    @staticmethod
+    def _joined(parts: Any) -> Tensor:
+        return torch.cat(list(parts), -1)

@@ -1,0 +1,356 @@
+"""Penalties g of objectives f + g, convex and not smooth, with their proximal steps.
+
+A penalty says what g is: `L1(weight)`, `ElasticNet(l1, l2)` or `GroupLasso(weight, groups)`. It is
+plain data, so checkpoints hold it. `penalty.on(shape)` is g for tensors of one shape, flattened to
+(..., d): its value, its proximal step in a diagonal metric, and its derivatives along the active
+manifold, which is where zeros stay zeros.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asgld.arguments import require
+
+__all__ = ["L1", "BoundPenalty", "ElasticNet", "GroupLasso", "Penalty"]
+
+# Newton's method for the norm of a group converges from below, and doubles the digits.
+_NEWTON_STEPS = 12
+
+
+class BoundPenalty(ABC):
+    """A penalty for tensors of one shape, flattened to d entries: all arguments are (..., d)."""
+
+    is_separable: bool
+
+    @abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """Return g(x), without the last axis."""
+
+    @abstractmethod
+    def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
+        """Return argmin_u g(u) + sum_i (u_i - x_i)^2 / (2 step_i). Steps of 0 move nothing."""
+
+    @abstractmethod
+    def is_free(self, x: Tensor) -> Tensor:
+        """Return which entries are not at a kink of g."""
+
+    @abstractmethod
+    def grad(self, x: Tensor) -> Tensor:
+        """Return the gradient of g along the active manifold: 0 on entries that are not free."""
+
+    @abstractmethod
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        """Return the Hessian of g along the active manifold times v."""
+
+    @abstractmethod
+    def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
+        """Return how much the gradient of f may grow before an entry leaves its kink: inf on free
+        entries, negative where a step would leave the kink."""
+
+
+@dataclass(frozen=True, eq=False)
+class Penalty(ABC):
+    """A convex function g that is not smooth. Penalties of equal content are equal."""
+
+    @abstractmethod
+    def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        """Return g for tensors of this shape; tensors among the weights are moved to the device."""
+
+    @abstractmethod
+    def fits_shards(self, cut: set[int]) -> bool:
+        """Whether `on` the shape of a shard is g of that shard, where these dimensions are cut."""
+
+    def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    def __hash__(self) -> int:
+        content = (getattr(self, f.name) for f in fields(self))
+        return hash((type(self), *(v.shape if isinstance(v, Tensor) else v for v in content)))
+
+
+@dataclass(frozen=True, eq=False)
+class ElasticNet(Penalty):
+    """g(x) = l1 |x|_1 + l2/2 |x|^2.
+
+    Args:
+        l1, l2: numbers of at least 0, or tensors of x's shape, with 0 where x is not penalized.
+    """
+
+    l1: float | Tensor
+    l2: float | Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l1", _weight("l1", self.l1))
+        object.__setattr__(self, "l2", _weight("l2", self.l2))
+
+    def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        return _Separable(
+            _on_entries("l1", self.l1, shape, device), _on_entries("l2", self.l2, shape, device)
+        )
+
+    def fits_shards(self, cut: set[int]) -> bool:
+        return not isinstance(self.l1, Tensor) and not isinstance(self.l2, Tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class L1(Penalty):
+    """g(x) = weight |x|_1.
+
+    Args:
+        weight: a number of at least 0, or a tensor of x's shape, with 0 where x is not penalized.
+    """
+
+    weight: float | Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", _weight("weight", self.weight))
+
+    def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        return _Separable(_on_entries("weight", self.weight, shape, device), 0.0)
+
+    def fits_shards(self, cut: set[int]) -> bool:
+        return not isinstance(self.weight, Tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupLasso(Penalty):
+    """g(x) = sum over groups of weight |x_group|_2.
+
+    Args:
+        weight: a number of at least 0, or one for each group.
+        groups: None makes a group of each slice along x's first dimension, such as the rows of a
+            matrix. Otherwise integers of x's shape, the number of the group of each entry from 0;
+            entries with -1 are not penalized.
+    """
+
+    weight: float | Tensor
+    groups: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        weight = _weight("weight", self.weight)
+        if isinstance(weight, Tensor):
+            require(weight.ndim == 1, "weight", weight, "a number, or one for each group")
+        object.__setattr__(self, "weight", weight)
+        if self.groups is not None:
+            groups = torch.as_tensor(self.groups).detach().clone()
+            if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
+                raise TypeError(f"groups of {groups.dtype}: need integers")
+            least = int(groups.min()) if groups.numel() else 0
+            require(least >= -1, "groups", least, "numbers from 0, or -1 for no group")
+            object.__setattr__(self, "groups", groups.long())
+
+    def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        shape, groups = tuple(shape), self.groups
+        if groups is None and len(shape) < 2:
+            raise ValueError(
+                f"groups=None with x of shape {shape}: the groups are slices along the first of "
+                "two or more dimensions; pass groups, integers of x's shape"
+            )
+        if groups is not None and groups.shape != shape:
+            raise ValueError(f"groups of shape {tuple(groups.shape)}: need x's shape, {shape}")
+        if groups is None:
+            count = shape[0]
+        else:
+            count = int(groups.max()) + 1 if groups.numel() else 0
+        weight = self.weight
+        if not isinstance(weight, Tensor):
+            weight = torch.full((count,), weight, dtype=torch.float64)
+        if len(weight) != count:
+            raise ValueError(f"weight of {len(weight)} groups: need {count}, one for each group")
+        if groups is None:
+            return _Rows(weight.to(device), math.prod(shape[1:]))
+        return _Numbered(weight.to(device), groups.flatten().to(device))
+
+    def fits_shards(self, cut: set[int]) -> bool:
+        return not isinstance(self.weight, Tensor) and self.groups is None and cut <= {0}
+
+
+class _Separable(BoundPenalty):
+    """The elastic net; l2 = 0 is the l1 norm."""
+
+    is_separable = True
+
+    def __init__(self, l1: float | Tensor, l2: float | Tensor) -> None:
+        self._l1, self._l2 = l1, l2
+
+    def value(self, x: Tensor) -> Tensor:
+        return (_like(self._l1, x) * x.abs() + _like(self._l2, x) / 2 * x * x).sum(-1)
+
+    def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
+        threshold = torch.as_tensor(step * _like(self._l1, x), dtype=x.dtype, device=x.device)
+        u = x - x.clamp(-threshold, threshold)
+        is_l1 = isinstance(self._l2, float) and self._l2 == 0.0
+        return u if is_l1 else u / (1.0 + step * _like(self._l2, x))
+
+    def is_free(self, x: Tensor) -> Tensor:
+        return (x != 0.0) | (torch.as_tensor(self._l1, device=x.device) == 0.0)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return _like(self._l1, x) * x.sign() + _like(self._l2, x) * x
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return torch.where(self.is_free(x), _like(self._l2, x) * v, 0.0)
+
+    def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
+        return torch.where(self.is_free(x), math.inf, _like(self._l1, x) - grad_f.abs())
+
+
+class _Grouped(BoundPenalty):
+    """The group lasso. Sums have a fixed order, so equal arguments give equal bits."""
+
+    is_separable = False
+    _weights: Tensor
+
+    @abstractmethod
+    def _totals(self, x: Tensor, of: str = "sum") -> Tensor:
+        """Return for each group the sum or the maximum of its entries."""
+
+    @abstractmethod
+    def _spread(self, values: Tensor) -> Tensor:
+        """Return for each entry the value of its group."""
+
+    def value(self, x: Tensor) -> Tensor:
+        return (self._weights.to(x) * self._norms(x)).sum(-1)
+
+    def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
+        # r, the new norm of a group, solves phi(r) = sum x_i^2 / (r + c_i)^2 = 1 for c = w step.
+        # phi^(-1/2) is increasing and concave, so Newton's method for phi^(-1/2) = 1 climbs to r
+        # from below, and is exact for equal c. The start has |x_i| <= r + c_i, so nothing
+        # overflows.
+        if not x.shape[-1]:
+            return x.clone()
+        c = self._spread(self._weights.to(x)) * torch.as_tensor(
+            step, dtype=x.dtype, device=x.device
+        )
+        size = x.abs()
+        vanishes = self._totals(torch.where(size > 0.0, size / c, 0.0).square()) <= 1.0
+        r = self._totals(size - c, "max").clamp(min=0.0)
+        tiny = torch.finfo(x.dtype).tiny
+        for _ in range(_NEWTON_STEPS):
+            below = (self._spread(r) + c).clamp(min=tiny)
+            squares = (size / below).square()
+            phi = self._totals(squares)
+            slope = self._totals(squares / below).clamp(min=tiny)
+            r = r + (phi * (phi.sqrt() - 1.0) / slope).clamp(min=0.0)
+        r = self._spread(r)
+        return torch.where(self._spread(vanishes), 0.0, x * (r / (r + c).clamp(min=tiny)))
+
+    def is_free(self, x: Tensor) -> Tensor:
+        return self._spread((self._norms(x) > 0.0) | (self._weights == 0.0))
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self._spread(self._curvatures(x)) * x
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        norms = self._norms(x)
+        unit = x / self._spread(torch.where(norms > 0.0, norms, 1.0))
+        return self._spread(self._curvatures(x)) * (v - unit * self._spread(self._totals(unit * v)))
+
+    def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
+        margin = self._spread(self._weights.to(x) - self._norms(grad_f))
+        return torch.where(self.is_free(x), math.inf, margin)
+
+    def _curvatures(self, x: Tensor) -> Tensor:
+        """Return weight / |x_group|, with 0 for groups at their kink."""
+        norms = self._norms(x)
+        return torch.where(norms > 0.0, self._weights.to(x) / norms, 0.0)
+
+    def _norms(self, x: Tensor) -> Tensor:
+        largest = self._totals(x.abs(), "max") if x.shape[-1] else self._totals(x)
+        scale = torch.where(largest > 0.0, largest, 1.0)
+        return scale * self._totals((x / self._spread(scale)).square()).sqrt()
+
+
+class _Rows(_Grouped):
+    """Groups of equal width that follow each other."""
+
+    def __init__(self, weights: Tensor, width: int) -> None:
+        self._weights, self._width = weights, width
+
+    def _totals(self, x: Tensor, of: str = "sum") -> Tensor:
+        rows = x.reshape(*x.shape[:-1], len(self._weights), self._width)
+        return rows.sum(-1) if of == "sum" else rows.amax(-1)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        return values.repeat_interleave(self._width, dim=-1)
+
+
+class _Numbered(_Grouped):
+    """Groups by number. Entries without a group, of number -1, are a last group of weight 0."""
+
+    def __init__(self, weights: Tensor, index: Tensor) -> None:
+        self._weights = torch.cat([weights, weights.new_zeros(1)])
+        self._index = torch.where(index < 0, len(weights), index)
+        self._order = self._index.argsort(stable=True)
+        self._sizes = torch.bincount(self._index, minlength=len(self._weights))
+
+    def _totals(self, x: Tensor, of: str = "sum") -> Tensor:
+        sorted_entries = x.movedim(-1, 0)[self._order].contiguous()
+        return torch.segment_reduce(
+            sorted_entries, of, lengths=self._sizes, unsafe=True, initial=0.0
+        ).movedim(0, -1)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        return values[..., self._index]
+
+
+def _weight(name: str, value: Any) -> float | Tensor:
+    """Return a weight as a float or as a tensor of its own."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: need a number of at least 0, or a tensor of them")
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        require(0.0 <= number < math.inf, name, value, "a finite number of at least 0")
+        return number
+    # NumPy reads lists in double precision.
+    weights = torch.as_tensor(value if isinstance(value, Tensor) else np.asarray(value))
+    weights = weights.detach().clone()
+    if weights.is_complex() or weights.dtype == torch.bool:
+        raise TypeError(f"{name} of {weights.dtype}: need numbers of at least 0")
+    weights = weights if weights.is_floating_point() else weights.double()
+    if not weights.ndim:
+        return _weight(name, float(weights))
+    is_legal = bool(((weights >= 0.0) & weights.isfinite()).all())
+    require(is_legal, name, weights, "finite numbers of at least 0")
+    return weights
+
+
+def _on_entries(
+    name: str, weight: float | Tensor, shape: Sequence[int], device: torch.device | None
+) -> float | Tensor:
+    """Return a weight for the entries of a flattened tensor of this shape."""
+    if not isinstance(weight, Tensor):
+        return weight
+    if weight.shape != tuple(shape):
+        raise ValueError(
+            f"{name} of shape {tuple(weight.shape)}: need a number, or x's shape, {tuple(shape)}"
+        )
+    return weight.flatten().to(device)
+
+
+def _like(weight: float | Tensor, x: Tensor) -> float | Tensor:
+    return weight.to(x) if isinstance(weight, Tensor) else weight
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu())
+    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b)
+
+
+# `torch.load(weights_only=True)` then reads the state of an optimizer that has a penalty.
+torch.serialization.add_safe_globals([L1, ElasticNet, GroupLasso])

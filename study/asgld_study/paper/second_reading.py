@@ -1,0 +1,103 @@
+"""What the ledger said at first, and why its claims were read again.
+
+The first reading judged 57 claims. A critic took some of its checks apart: they tested another
+statement than the printed one, could not fail, or left out a claim. The entries here say what the
+verdict was and what changed; the verdicts of today are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from asgld_study.judge import Finding
+
+
+class Revision(NamedTuple):
+    """Why a claim was read again."""
+
+    before: str  # the verdict of the first reading; empty for a claim that had no row
+    why: str
+
+
+REVISIONS: dict[str, Revision] = {
+    "B1": Revision("holds", "One value of beta was run; now there are three."),
+    "B3": Revision("", "The text of Theorem 4 on the slope of the growth; only slope 1 was run."),
+    "E2": Revision(
+        "refuted",
+        "Each alpha was run at one beta, and the misfit had no interval. Now there are seven pairs "
+        "of exponents, and an interval.",
+    ),
+    "E6": Revision(
+        "refuted",
+        "The grid of lr ended at 1, where all cells were best. Now each lr is best inside its "
+        "grid, and the restriction to lr < 1/M is a detail.",
+    ),
+    "E9": Revision("", "Theorem 3, remark ii, was a detail of E2."),
+    "L3": Revision("", "Lemma 3 had no row."),
+    "P2": Revision(
+        "holds",
+        "Proposition 6 prints O, not O up to logs, at beta = 1: the omission that R5 is corrected "
+        "for.",
+    ),
+    "P4": Revision("holds with correction", "Proposition 6 prints O up to logs for ASG."),
+    "R1": Revision("holds", "The average falls faster than the bound, which it does not reach."),
+    "P1": Revision("holds", "The average falls faster than the bound, which it does not reach."),
+    "R8": Revision("holds", "The paper says that the condition suffices, not that it is exact."),
+    "R10": Revision("holds with correction", "The paper prints O up to logs."),
+    "R11": Revision("", "Theorem 2, remark ii, had no row."),
+    "S3": Revision("holds with correction", "The distance now has an interval."),
+    "S4": Revision(
+        "refuted",
+        "It was decided by a start of D at which ASG, which has no noise, diverges too. Now sigma "
+        "decides, on equal data.",
+    ),
+    "S6": Revision("holds", "The steps of rare features are measured too."),
+    "A1": Revision("", "Algorithm 1 as printed had no row."),
+    "X1": Revision("holds", "It was decided in log x; the paper plots x."),
+    "X2": Revision("holds with correction", "It was decided in log x; the paper plots x."),
+    "X3": Revision("holds", "It was decided in log x; the paper plots x."),
+    "X4": Revision("not supported", "It was decided in log x; the paper plots x."),
+    "X5": Revision("holds with correction", "It was decided in log x; the paper plots x."),
+    "X6": Revision("", "The objective is printed as a sum; only the mean was run."),
+    **{
+        f"M{row}": Revision(
+            before,
+            "The method now runs where its own mechanism must act, on a staircase of saddles and "
+            "on spread curvatures, and the check counts the unit of the bound.",
+        )
+        for row, before in {
+            1: "not testable", 2: "holds", 3: "holds", 4: "holds", 5: "holds", 6: "holds",
+            8: "holds", 9: "not testable", 10: "holds",
+        }.items()
+    },
+    "M12": Revision("refuted", "Assumption 2 has two readings; both are judged."),
+    "M13": Revision("refuted", "Assumption 2 has two readings; both are judged."),
+    "M15": Revision("refuted", "The constants were typed in; now the exponent is measured."),
+    "M16": Revision(
+        "refuted",
+        "This library's options were the evidence, and the text was misquoted. Now rivals run "
+        "without full gradients.",
+    ),
+    "M17": Revision("", "The introduction's sentence on SGLD had no row."),
+    "M18": Revision("", "The abstract's comparison with first-order methods had no row."),
+}  # fmt: skip
+
+
+def revision_lines(findings: Sequence[Finding]) -> list[str]:
+    """A line for each reason: the claims that were read again for it, with the verdicts."""
+    by_reason: dict[str, list[str]] = {}
+    for finding in findings:
+        revision = REVISIONS.get(finding.claim.name)
+        if revision is not None:
+            by_reason.setdefault(revision.why, []).append(_words(finding, revision.before))
+    return [f"- {', '.join(claims)}: {why}" for why, claims in by_reason.items()]
+
+
+def _words(finding: Finding, before: str) -> str:
+    words = f"{before}, now {finding.verdict}"
+    if not before:
+        words = f"new, {finding.verdict}"
+    elif before == finding.verdict:
+        words = f"{finding.verdict}, as before"
+    return f"**{finding.claim.name}** ({words})"
