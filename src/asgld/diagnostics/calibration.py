@@ -33,6 +33,7 @@ from asgld.arguments import require
 from asgld.curvature import ModelHessian, gradient_variance, largest_curvature
 from asgld.methods.base import Adjustable, FitsItself, Surroundings, normals
 from asgld.oracle import Oracle
+from asgld.prox import BoundPenalty
 from asgld.theory import recommend
 
 # Streams of `normals` that no update uses.
@@ -399,7 +400,7 @@ def _check_source(source: Any) -> None:
             f"source is a {type(source).__name__}: need a ModelHessian, a problem or an oracle; "
             "for a function of a tensor of d numbers, asgld.oracle.torch_function(fun, d)"
         )
-    if getattr(source, "penalty", None) is not None:
+    if isinstance(getattr(source, "penalty", None), BoundPenalty):
         raise ValueError(
             f"source is a {type(source).__name__} with a penalty: give f alone, and the penalty to "
             "the optimizer"

@@ -22,7 +22,7 @@ _HUGE = 1e100
 _SUMS = ("weight", "noise", "drift", "lost")
 
 
-class Metric(NamedTuple):
+class StepScales(NamedTuple):
     """Step sizes and variances of the noise of one parameter, before a step."""
 
     size: Tensor  # h = lr D^(-alpha/2) of every coordinate

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asgld.diagnostics.proximal import Metric, ProximalSums, pull_of, ties_coordinates
+from asgld.diagnostics.proximal import ProximalSums, StepScales, pull_of, ties_coordinates
 from asgld.methods.torch import TorchMethod
 from asgld.optim import ASGLD
 from asgld.optim.rule import Rule
@@ -82,7 +82,7 @@ class _Sight(NamedTuple):
     momentum: Tensor | None
     lag: float  # z = x - lag * momentum
     inverse: Tensor  # D^(-alpha/2), of every coordinate where a clip may act, else the smallest
-    metric: Metric | None  # with a penalty
+    scales: StepScales | None  # with a penalty
 
 
 class CertificateTracker:
@@ -301,7 +301,7 @@ class CertificateTracker:
                 raise ValueError(f"envelope={envelope!r}: need None for a run without a penalty")
             return None
         groups = self.optimizer.param_groups
-        first = [_first_metric(group, self.gradient_variance) for group in groups]
+        first = [_first_scales(group, self.gradient_variance) for group in groups]
         return ProximalSums(
             smoothness=self.smoothness,
             envelope=envelope,
@@ -417,7 +417,7 @@ class CertificateTracker:
             squares, step = state["sum"].detach(), state["step"].detach().clone()
             metric = None
             if self._proximal is not None:
-                metric = _metric_of_step(group, step, squares, self.gradient_variance)
+                metric = _scales_of_step(group, step, squares, self.gradient_variance)
             if group["clip"] is None:
                 # D grows with the sum, so the largest sum has the shortest step.
                 is_used = group["alpha"] != 0.0
@@ -481,8 +481,8 @@ class CertificateTracker:
         """Add a step to the sums of a run with a penalty."""
         sizes, noises, off = [], [], torch.zeros_like(moved)
         for sight in self._before:
-            assert sight.metric is not None
-            x, (size, variance) = _real(sight.p), sight.metric
+            assert sight.scales is not None
+            x, (size, variance) = _real(sight.p), sight.scales
             sizes += [self._reduce(size, how).to(home) for how in (torch.amin, torch.amax)]
             noises += [self._reduce(variance, how).to(home) for how in (torch.amax, torch.sum)]
             # Two roundings before the proximal step, at most two in it.
@@ -694,20 +694,20 @@ def _inverse_power(group: dict[str, Any], step: Tensor, squares: Tensor) -> Tens
     return inverse
 
 
-def _first_metric(group: dict[str, Any], gradient_variance: float) -> Metric:
+def _first_scales(group: dict[str, Any], gradient_variance: float) -> StepScales:
     """Return the largest step size and variance that the least D allows."""
     least = torch.tensor(_least_metric(group), dtype=torch.float64)
     size = float(group["lr"]) * least ** (-group["alpha"] / 2)
-    return Metric(size, _variance(group, size, least, gradient_variance))
+    return StepScales(size, _variance(group, size, least, gradient_variance))
 
 
-def _metric_of_step(
+def _scales_of_step(
     group: dict[str, Any], step: Tensor, squares: Tensor, gradient_variance: float
-) -> Metric:
+) -> StepScales:
     """Return step sizes and variances of every coordinate at this step count."""
     size = float(group["lr"]) * _inverse_power(group, step, squares)
     variance = _variance(group, size, _metric(group, step, squares), gradient_variance)
-    return Metric(size, torch.where(size > 0.0, variance, 0.0))
+    return StepScales(size, torch.where(size > 0.0, variance, 0.0))
 
 
 def _variance(

@@ -585,7 +585,8 @@ def times_by_law(o: Outcomes) -> Any:
         for i, (label, values) in enumerate(groups.items()):
             x = [v[sweep] for v in values]
             draw.plot(panel, i, x, _medians(values), label, "none")
-            panel.plot(x, [v["distance_predicted"] for v in values], color=COLORS[i], linewidth=1.0)
+            predicted, color = [v["distance_predicted"] for v in values], draw.series(i)["color"]
+            panel.plot(x, predicted, color=color, linewidth=1.0)
         panel.set(yscale="log", xlabel=name)
         if sweep in ("gamma", "k0"):
             panel.set_xscale("log")

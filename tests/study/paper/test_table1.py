@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -562,7 +562,14 @@ def changed(
     rows = [{**row, **values} if wanted(row) else row for row in tables[name]]
     assert rows != tables[name]
     found = {**tables, name: rows}
-    return found if name == "table1" else found | table1.judged_tables(found)
+    return found | table1.judged_tables(found)
+
+
+def with_verdicts(tables: dict[str, Any], **rows: Iterable[int]) -> dict[str, Any]:
+    """The tables with these verdicts on the rows of Table 1; all other rows hold."""
+    verdicts = {row: name.replace("_", " ") for name, found in rows.items() for row in found}
+    table = [{**row, "verdict": verdicts.get(row["row"], "holds")} for row in tables["table1"]]
+    return {**tables, "table1": table}
 
 
 @pytest.mark.parametrize(
@@ -585,10 +592,11 @@ def test_findings_are_chosen_by_the_numbers(
 
 def test_own_rows_are_a_finding_where_all_four_are_refuted(committed: dict[str, Any]) -> None:
     own = [{"method": "ASG (1)", "small": 8, "large": 64, "fixed": x} for x in (4.5, 29.8)]
-    refuted = changed(committed, "table1", lambda row: row["row"] > 10, verdict="refuted")
+    refuted = with_verdicts(committed, refuted=range(11, 15))
     first = table1_findings.findings({**refuted, "minima": own}).splitlines()[0]
     assert all(number in first for number in ("d = 8", "64", "4.5", "29.8"))
-    for tables in ({**committed, "minima": own}, {**refuted, "minima": []}):
+    three = with_verdicts(committed, refuted=range(11, 14))
+    for tables in ({**three, "minima": own}, {**refuted, "minima": []}):
         assert "29.8" not in table1_findings.findings(tables)
         assert first not in table1_findings.findings(tables)
 
@@ -596,21 +604,20 @@ def test_own_rows_are_a_finding_where_all_four_are_refuted(committed: dict[str, 
 def test_doubts_name_open_rows_failed_laws_and_small_runs(committed: dict[str, Any]) -> None:
     made = {"search_trials": 3, "failed_cells": 0, "size": "full"}
     doubts = table1_findings.doubts
-    few = changed(committed, "table1", lambda row: row["row"] not in (1, 5, 6, 7), verdict="holds")
+    few = with_verdicts(committed, not_testable=(1, 5, 6, 7))
     first, second, *rest = doubts(few, made).splitlines()
     assert "1, 5 to 7 " in first
     assert len(doubts(few, {**made, "size": "ci", "failed_cells": 2}).splitlines()) == len(rest) + 4
     bent = changed(committed, "controls", lambda row: row["method"] == "gd", left=1.0)
     assert "gd" not in second
     assert "gd" in doubts(bent, made).splitlines()[1]
-    none = changed(committed, "table1", lambda row: True, verdict="holds")
+    none = with_verdicts(committed)
     assert doubts(none, made).splitlines() == [second, *rest]
 
 
 def test_summary_is_short(committed: dict[str, Any]) -> None:
     made = json.loads((ROOT / "benchmarks" / "results" / "table1" / "manifest.json").read_text())
     own = [{"method": "ASG (1)", "small": 8, "large": 64, "fixed": x} for x in (4.5, 29.8)]
-    decided = changed(committed, "table1", lambda row: row["row"] < 11, verdict="consistent")
-    refuted = changed(decided, "table1", lambda row: row["row"] > 10, verdict="refuted")
+    refuted = with_verdicts(committed, refuted=range(11, 15))
     for tables in (committed, {**refuted, "minima": own}):
         assert len(table1_page.pages(tables, made).summary.split()) <= 600
