@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "scipy": {"_minimize", "_result", "curvature", "methods", "oracle", "run"},
     # a run against theory
-    "diagnostics": {"arguments", "curvature", "methods", "optim", "oracle", "theory"},
+    "diagnostics": {"arguments", "curvature", "methods", "optim", "oracle", "prox", "theory"},
     # the command line: parse, call, print
     "cli": {
         "_compare",

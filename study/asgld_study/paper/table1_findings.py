@@ -130,7 +130,7 @@ def _open_rows(tables: Tables) -> Iterator[str]:
 def _laws(tables: Tables) -> Iterator[str]:
     laws = tables["checks"]
     failed = [row["check"].partition(",")[0] for row in laws if row["verdict"] != "holds"]
-    words = f"Of {len(laws)} laws that theory predicts here {len(laws) - len(failed)} hold"
+    words = f"Of {len(laws)} laws that theory predicts {len(laws) - len(failed)} hold"
     yield f"{words}{'; not: ' + '; '.join(failed) if failed else ''}."
 
 
