@@ -192,8 +192,11 @@ def test_functions_without_derivatives_give_a_result() -> None:
     assert point.kind is not Kind.STRICT_SADDLE
 
 
-def test_symmetric_tensor_decomposition_is_left_from_zeros() -> None:
-    factors = torch.randn(3, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+@pytest.mark.parametrize("seed", range(3))
+def test_symmetric_tensor_decomposition_is_left_from_zeros(seed: int) -> None:
+    """With orthogonal factors: for others the infimum may lie at infinity, and some seeds go there."""
+    generator = torch.Generator().manual_seed(seed)
+    factors = torch.linalg.qr(torch.randn(4, 3, generator=generator, dtype=torch.float64))[0].T
 
     def cube(a: Tensor) -> Tensor:
         return torch.einsum("ri,rj,rk->ijk", a, a, a)
@@ -201,7 +204,7 @@ def test_symmetric_tensor_decomposition_is_left_from_zeros() -> None:
     def fun(a: Tensor) -> Tensor:
         return ((cube(a) - cube(factors)) ** 2).sum()
 
-    result = minimize(fun, torch.zeros(3, 4))
+    result = minimize(fun, torch.zeros(3, 4), seed=seed)
     assert result.x.shape == (3, 4)
     assert result.num_escapes >= 1
     assert result.success
