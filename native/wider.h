@@ -59,19 +59,24 @@ INLINE f32v inverse_power(int kind, const wide_power *p, f32v d) {
 }
 
 /* The step along momentum m: m times max(opposed, sign(m) sign(g)). The signs are compared, since
- * the product m g could vanish. NAN makes all comparisons false, so NAN stays. */
+ * the product m g could vanish. Where g is 0 that is 0 m for a negative `opposed`, which is NAN for
+ * an infinite m. NAN makes all comparisons of m false, so NAN stays. */
 INLINE f32v heeded(float opposed, f32v m, f32v g) {
     if (opposed == 1.0f) return m;
     u32v against = (u32v)(((m < 0.0f) & (g >= 0.0f)) | ((m > 0.0f) & (g <= 0.0f)));
     u32v taken = ((u32v)(m * opposed) & against) | ((u32v)m & ~against);
-    return (f32v)(opposed < 0.0f ? taken & (u32v)(g != 0.0f) : taken);
+    if (opposed >= 0.0f) return (f32v)taken;
+    u32v idle = (u32v)(g == 0.0f);
+    return (f32v)(((u32v)(m * 0.0f) & idle) | (taken & ~idle));
 }
 
 INLINE f64v heeded64(double opposed, f64v m, f64v g) {
     if (opposed == 1.0) return m;
     i64v against = (i64v)(((m < 0.0) & (g >= 0.0)) | ((m > 0.0) & (g <= 0.0)));
     i64v taken = ((i64v)(m * opposed) & against) | ((i64v)m & ~against);
-    return (f64v)(opposed < 0.0 ? taken & (i64v)(g != 0.0) : taken);
+    if (opposed >= 0.0) return (f64v)taken;
+    i64v idle = (i64v)(g == 0.0);
+    return (f64v)(((i64v)(m * 0.0) & idle) | (taken & ~idle));
 }
 
 /* Update `count` elements, and padding behind them up to a whole number of vectors. `momentum` and

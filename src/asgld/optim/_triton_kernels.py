@@ -328,7 +328,7 @@ def _update_part(
             is_opposed = ((u < 0.0) & (g >= 0.0)) | ((u > 0.0) & (g <= 0.0))
             u = tl.where(is_opposed, u * tl.full((), opposed, u.dtype), u)
             if opposed < 0.0:
-                u = tl.where(g == 0.0, 0.0, u)
+                u = tl.where(g == 0.0, u * tl.full((), 0.0, u.dtype), u)
     if decays:
         x = x * keep
     x = tl.fma(u, -lr, x)

@@ -108,6 +108,29 @@ def test_a_lost_gradient_shows_in_the_parameter(backend: str, opposed: float, si
     assert torch.equal(x.isnan().nonzero().flatten(), torch.tensor([4]))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("opposed", [0.3, 0.0, -0.3, -1.0])
+@pytest.mark.parametrize("lost", [math.inf, -math.inf, math.nan])
+def test_a_lost_momentum_shows_where_there_is_no_gradient(
+    backend: str, dtype: torch.dtype, opposed: float, lost: float
+) -> None:
+    """All backends multiply the momentum by max(opposed, sign(m) sign(g)): inf by 0 is NAN."""
+    knobs: dict[str, Any] = {"momentum": 0.9, "sigma": 0.0, "opposed": opposed}
+    found = []
+    for options in ({"foreach": False, "fused": False}, options_of(backend, knobs)):
+        x = torch.zeros(40, dtype=dtype, requires_grad=True)
+        optimizer = asgld.ASGLD([x], lr=0.05, **knobs, **options)
+        x.grad = torch.ones_like(x)
+        optimizer.step()
+        optimizer.state[x]["momentum"][::3] = lost
+        x.grad = torch.zeros_like(x)
+        optimizer.step()
+        found.append(x.detach())
+    torch.testing.assert_close(*found, equal_nan=True)
+    assert not found[1][::3].isfinite().any()
+
+
 @pytest.mark.parametrize("name", WIDER)
 @pytest.mark.parametrize("capturable", [False, True])
 def test_wider_lists_are_the_loop_bit_for_bit(name: str, capturable: bool) -> None:
