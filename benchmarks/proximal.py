@@ -51,6 +51,8 @@ VISIBLE = 1e-6
 TOLERANCE = 1e-9
 # A weight that is this part of the largest one that leaves x at 0.
 PARTS = (0.1, 0.01)
+# The same where the largest column alone sets the largest one.
+PARTS_RAW = (1e-3, 1e-5)
 TITLES = {
     "auto": "minimize, auto",
     "fista-restart": "FISTA, with restarts",
@@ -91,6 +93,10 @@ class Regression(NamedTuple):
         return float(self.loss(x) + self.penalty.on(x.shape).value(x))
 
 
+def _centered(matrix: np.ndarray) -> Tensor:
+    return torch.from_numpy(matrix - matrix.mean(0))
+
+
 def _standard(matrix: np.ndarray) -> Tensor:
     spread = matrix.std(0)
     return torch.from_numpy((matrix - matrix.mean(0)) / np.where(spread > 0, spread, 1.0))
@@ -106,7 +112,7 @@ def _made(rows: int, columns: int, is_logistic: bool) -> tuple[Tensor, Tensor]:
 
 
 def regressions(is_quick: bool) -> Iterator[Regression]:
-    from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+    from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 
     inputs, outputs = load_diabetes(return_X_y=True)
     diabetes = _standard(inputs), _standard(outputs[:, None])[:, 0]
@@ -126,6 +132,12 @@ def regressions(is_quick: bool) -> Iterator[Regression]:
         yield Regression("logistic, breast cancer", *cancer, True, part)
         yield Regression("logistic, digits", *digits, True, part)
         yield Regression("logistic, made", *_made(100, 300, True), True, part)
+    # Columns whose sizes differ by factors of a thousand, and more.
+    for name, load in (("wine", load_wine), ("breast cancer", load_breast_cancer)):
+        inputs, outputs = load(return_X_y=True)
+        raw = _centered(inputs), _standard(outputs[:, None].astype(float))[:, 0]
+        for part in PARTS_RAW:
+            yield Regression(f"lasso, {name} as measured", *raw, False, part)
 
 
 class Trace:
@@ -141,6 +153,11 @@ class Trace:
             self.before = self.spent[-1]
         self.spent.append(self.before + spent)
         self.values.append(self.problem.value(news.x[0]))
+
+    def end(self, x: Tensor, spent: float) -> None:
+        """Take the end, which Newton's steps may have found, at the price of all that was done."""
+        self.spent.append(spent)
+        self.values.append(self.problem.value(x))
 
     def cost_of(self, value: float) -> float:
         """What it cost to be within `CLOSE` of a value."""
@@ -208,6 +225,7 @@ def measure_regression(problem: Regression) -> list[dict[str, Any]]:
                 tol=None if method == "auto" else TOLERANCE, **options,
             )  # fmt: skip
             x = result.x
+            trace.end(x, float(result.counts.spent[0]))
             row = {"steps": result.num_steps, "kind": result.kind.name,
                    "cost_all": float(result.counts.spent[0])}  # fmt: skip
         row["free"], row["seconds"] = int((x != 0).sum()), f"{time.perf_counter() - began:.3g}"

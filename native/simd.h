@@ -109,6 +109,10 @@ INLINE f32v clamp32(f32v a, f32v bound) { /* NAN stays NAN */
 INLINE f32v interleave_low(f32v a, f32v b) { return V(unpacklo_ps)(a, b); }
 INLINE f32v interleave_high(f32v a, f32v b) { return V(unpackhi_ps)(a, b); }
 
+/* D, with NAN where it is infinite: what is divided by an infinite D is zero, and would look like a
+ * coordinate that waits, for ever. */
+INLINE f32v visible(f32v d) { return fma32(d, splat(0.0f), d); }
+
 /* 64-bit products of the low words. */
 INLINE u32v multiply_low(u32v a, u32v b) {
     return (u32v)V(mul_epu32)((native_int)a, (native_int)b);
@@ -173,6 +177,8 @@ INLINE f32v clamp32(f32v a, f32v bound) {
         a[i] = a[i] > bound[i] ? bound[i] : a[i] < -bound[i] ? -bound[i] : a[i];
     return a;
 }
+
+INLINE f32v visible(f32v d) { return d + (d - d); }
 
 INLINE f32v interleave_low(f32v a, f32v b) { return (f32v){a[0], b[0], a[1], b[1]}; }
 INLINE f32v interleave_high(f32v a, f32v b) { return (f32v){a[2], b[2], a[3], b[3]}; }

@@ -131,7 +131,7 @@ INLINE void metric_step(int step, int alpha, int beta, int has_sum, const rule *
     if (step == 0 && has_sum) {
         f32v sum = load(at.sum + h * LANES);
         w->grad = load(at.grad + h * LANES);
-        w->d = sum + k->shift;
+        w->d = visible(sum + k->shift);
         store(at.sum + h * LANES, fma32(w->grad, w->grad, sum));
     }
     if (step == 0 && !has_sum) w->grad = load(at.grad + h * LANES);
@@ -220,7 +220,7 @@ INLINE void update_quiet(int alpha, int has_sum, const rule *given, place at, in
     UNROLL_BY_4 for (int64_t i = 0; i < count; i += LANES) {
         f32v sum = has_sum ? load(at.sum + i) : splat(0.0f);
         f32v grad = load(at.grad + i), x = load(at.param + i);
-        f32v d = sum + k->shift, drift = d;
+        f32v d = visible(sum + k->shift), drift = d;
         if (alpha == GENERAL) {
             split parts;
             UNROLL for (int step = 0; step < SPLIT_STEPS; step++) split_step(step, d, &parts);

@@ -37,6 +37,15 @@ INLINE f64v fma64(f64v a, f64v b, f64v c) {
 #endif
 }
 
+/* `visible` of simd.h */
+INLINE f64v visible64(f64v d) {
+#if LANES > 4
+    return V(fmadd_pd)(d, (f64v){0}, d);
+#else
+    return d + (d - d);
+#endif
+}
+
 /* NAN stays NAN. */
 INLINE f64v clamp64(f64v a, double bound) {
 #if LANES > 4
@@ -189,7 +198,7 @@ INLINE void update_some64(int has_sum, const rule64 *k, place64 at, const double
     const int alpha = has_sum ? k->alpha : CONSTANT;
     for (int i = 0; i < BLOCK; i += LANES64) {
         f64v s = has_sum ? load64(at.sum + i) : (f64v){0};
-        f64v g = load64(at.grad + i) * k->grad_factor, d = s + k->shift;
+        f64v g = load64(at.grad + i) * k->grad_factor, d = visible64(s + k->shift);
         f64v x = load64(at.param + i) * k->keep;
         f64v drift = factor_of(alpha, k->lr, k->drift_power, d);
         x = fma64(-drift, g, x);

@@ -93,7 +93,7 @@ INLINE void update_wide_run(int has_sum, const wide_rule *k, float *param, const
     const int alpha = has_sum ? k->alpha : CONSTANT, beta = has_sum ? k->beta : TIED;
     for (int64_t i = 0; i < count; i += LANES) {
         f32v s = has_sum ? load(sum + i) : splat(0.0f);
-        f32v g = load(grad + i) * factor, d = fma32(s, correction, shift);
+        f32v g = load(grad + i) * factor, d = visible(fma32(s, correction, shift));
         f32v inverse = inverse_power(alpha, k->drift_power, d);
         f32v u = clamp32(g * inverse, bound);
         if (momentum) {
@@ -126,7 +126,7 @@ INLINE void update_wide_some64(int has_sum, const wide_rule *k, place64 at, cons
     for (int i = 0; i < BLOCK; i += LANES64) {
         f64v s = has_sum ? load64(at.sum + i) : (f64v){0};
         f64v g = load64(at.grad + i) * k->grad_factor;
-        f64v d = s * k->correction + k->shift;
+        f64v d = visible64(s * k->correction + k->shift);
         f64v inverse = factor_of(alpha, 1.0, k->drift_power64, d);
         f64v u = clamp64(g * inverse, k->bound);
         if (at.momentum) {

@@ -21,7 +21,12 @@ def values() -> Values:
     rows, exits = read("proximal_regression"), read("proximal_saddles")
     gaps = [float(row["gap"]) for row in rows if row["method"] in ("auto", "sklearn")]
     saddles = {(row["problem"], row["instance"]) for row in exits}
-    numbers = {"proximal.gap": f"{max(gaps):.0e}", "proximal.saddles": str(len(saddles))}
+    problems = {(row["problem"], row["part"]) for row in rows}
+    numbers = {
+        "proximal.gap": f"{max(gaps):.0e}",
+        "proximal.regressions": str(len(problems)),
+        "proximal.saddles": str(len(saddles)),
+    }
     tables = {"proximal.costs": _costs(rows), "proximal.saddles": _exits(exits)}
     return Values(numbers, tables)
 

@@ -17,9 +17,11 @@ _FUNCTIONS = {
     "Theorem 2": "rate, region",
     "Batch theorem": "complexity",
     "Proposition 6": "rate",
+    "Lemma 3": "escape_time",
     "Theorem 3": "escape_time, escape_recursion",
     "Theorem 4": "complexity, escape_time",
     "Table 1": "table1",
+    "Section 2": "",
 }
 
 

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from asgld._result import Phase, Result
 from asgld.curvature.kinds import Kind, Point
-from asgld.curvature.nonsmooth import Kinks
+from asgld.curvature.nonsmooth import Kinks, at_kinks
 from asgld.curvature.operator import Neighborhood, UnusableDerivative
 from asgld.curvature.points import classify
 from asgld.curvature.relative import Examination, examine
+from asgld.curvature.scaling import equilibration, estimated_equilibration
 from asgld.curvature.spectrum import Effort
 from asgld.diagnostics.calibration import (
     StartScales,
@@ -375,15 +376,40 @@ class Minimization:
         rest = rest if self.tol is None else 0.0
         scale = 1.0 / steepest if steepest and metric is None else None
         if self.land.penalty is not None:
-            return ProximalDescent(memory=memory, scale=scale, rest=rest, gained=gained)
+            sizes = self._inverse_curvatures() if self.runs else None
+            return ProximalDescent(
+                memory=memory, scale=scale, rest=rest, gained=gained, sizes=sizes
+            )
         return LBFGS(memory=memory, scale=scale, metric=metric, rest=rest, gained=gained)
+
+    def _inverse_curvatures(self) -> Tensor | None:
+        """Inverse curvatures of the coordinates at the best replica, as far as they are known."""
+        source, x = _Counted(self.land.door(self.best), self.watch), self.z[self.best]
+        try:
+            if source.dim <= Effort.dense_below:
+                s = equilibration(Neighborhood(source, x).dense_hessian()[0])
+            else:
+                s = estimated_equilibration(lambda v: source.hvp(x, v), x)
+        except (UnusableDerivative, ArithmeticError):
+            return None
+        # A coordinate without curvature gets the longest step.
+        longest = float(s.max())
+        s = torch.where(s > 0, s, longest)
+        sizes = s.square()
+        return (
+            sizes if longest > 0 and bool(torch.isfinite(sizes).all() & (sizes > 0).all()) else None
+        )
 
     @property
     def _stretch(self) -> int:
         """Steps after which a look at the curvature pays: it tells the scales of coordinates."""
         dim = self.land.oracle.dim
-        pays = dim <= Effort.dense_below and self.land.is_plain and len(self.z) == 1
-        return _STRETCH + _STRETCH_PER_DIM * dim if pays else self.max_steps
+        pays = self.land.box is None and len(self.z) == 1
+        if self.land.penalty is None:
+            pays &= dim <= Effort.dense_below
+        if not pays:
+            return self.max_steps
+        return _STRETCH + _STRETCH_PER_DIM * min(dim, Effort.dense_below)
 
     def _run(
         self,
@@ -545,6 +571,9 @@ class Minimization:
             self.point = Point(Kind.UNDECIDED, norm, math.nan, math.nan, f"no judgment: {reason}")
         point = self.point
         x, x0 = (self.land.to_user(z[self.best]) for z in (self.z, self.land.start))
+        if (penalty := self.land.penalty) is not None:  # entries that it holds do not run away
+            is_loose = penalty.is_free(torch.zeros_like(x))
+            x, x0 = x[is_loose], x0[is_loose]
         is_lost = runs_away(x, before, x0, float(self.start_values[self.best]))
         if point.kind is not Kind.MINIMUM and is_lost:
             text = f"f fell to {before:.3g} at |x| = {float(x.norm()):.3g}, and goes on falling"
@@ -562,47 +591,59 @@ class Minimization:
 
     def _judged_among_free(self, penalty: BoundPenalty) -> Point:
         """Judge f + g on the active manifold of g."""
-        best, fall = self.best, self._recent_fall()
+        best, fall, scale = self.best, self._recent_fall(), self._scale()
         source = _Counted(self.land.door(best), self.watch)
         eps, gamma = self._tolerances()
-        grad = self._snapped(source, penalty)
-        kinks = Kinks(source, penalty, self.z[best], grad)
-        if not bool(kinks.is_free.any()):
-            return kinks.judged(None, eps=eps)
-        scale = self._scale()[kinks.is_free]
-        if gamma is not None:
-            point = classify(
-                kinks.manifold, kinks.start, eps=eps, gamma=gamma, scale=scale, fall=fall,
-                seed=self.seed,
-            )  # fmt: skip
-            return kinks.judged(point, eps=eps)
         effort = Effort(seed=self.seed, max_hvp=2000)
-        exam = examine(Neighborhood(kinks.manifold, kinks.start), effort, scale=scale, fall=fall)
+
+        def kinks_at(grad: Tensor) -> Kinks:
+            return Kinks(source, penalty, self.z[best], grad, scale=scale, fall=fall)
+
+        def examined(manifold: ActiveManifold) -> Examination:
+            around = Neighborhood(manifold, manifold.start)
+            return examine(around, effort, scale=manifold.lengths(scale), fall=fall)
+
+        def judge(
+            manifold: ActiveManifold, exam: Examination | None = None
+        ) -> tuple[Point, Examination | None]:
+            within = kinks.tolerance(manifold, eps)
+            if gamma is not None:
+                return classify(
+                    manifold, manifold.start, eps=within, gamma=gamma,
+                    scale=manifold.lengths(scale), fall=fall, seed=self.seed,
+                ), None  # fmt: skip
+            exam = exam or examined(manifold)
+            rays = _NUM_RAYS if exam.is_complete else 1
+            return exam.point(within, num_rays=rays, seed=self.seed), exam
+
+        kinks = kinks_at(self._snapped(source, penalty))
+        if gamma is not None or not kinks.manifold.dim:
+            return kinks.judged(judge, eps)
+        self.exam = examined(kinks.manifold)
         for _ in range(_MAX_HESSIANS if self.polishes else 0):
-            needs_hessian = self._newton(exam, kinks.manifold)
-            if exam.drift > 0.0:
-                kinks = Kinks(source, penalty, self.z[best], source.grad(self.z[best]))
+            needs_hessian = self._newton(self.exam, kinks.manifold)
+            if self.exam.drift > 0.0:
+                kinks = kinks_at(source.grad(self.z[best]))
             if not needs_hessian:
                 break
-            around = Neighborhood(kinks.manifold, kinks.start)
-            exam = examine(around, effort, scale=scale, fall=fall)
-        self.exam = exam
-        rays = _NUM_RAYS if exam.is_complete else 1
-        return kinks.judged(exam.point(eps, num_rays=rays, seed=self.seed), exam, eps)
+            self.exam = examined(kinks.manifold)
+        point, exam = judge(kinks.manifold, self.exam)
+        return kinks.completed(point, exam, judge, eps)
 
     def _snapped(self, source: _Counted, penalty: BoundPenalty) -> Tensor:
-        """Set entries to zero that a proximal step would set to zero, if F does not rise by that.
+        """Set entries to zero that would stay there, if F does not rise by that.
 
         Return the gradient of f at the end.
         """
         best = self.best
-        x, grad = self.z[best], source.grad(self.z[best])
-        near = torch.where(penalty.shrink(x - grad, 1.0) == 0.0, 0.0, x)
-        if torch.equal(near, x) or not float(source.value(near)) <= float(self.values[best]):
-            return grad
-        self.z, self.values = self.z.clone(), self.values.clone()
-        self.z[best], self.values[best] = near, source.value(near)
-        return source.grad(near)
+        x, value = self.z[best], float(self.values[best])
+        grad = source.grad(x)
+        for near in at_kinks(penalty, x, grad, max(abs(value), self._recent_fall())):
+            if (found := float(source.value(near))) <= value + source.unit_roundoff * abs(value):
+                self.z, self.values = self.z.clone(), self.values.clone()
+                self.z[best], self.values[best] = near, found
+                return source.grad(near)
+        return grad
 
     def _judged(self) -> Point:
         if self.land.penalty is not None:
@@ -798,6 +839,7 @@ class Minimization:
             # Where the gradient shrinks well, f may rise by its rounding.
             rounding = 8 * self.land.oracle.unit_roundoff * abs(value)
             is_lower = float(values) <= value + (rounding if left < 0.25 * energy else 0.0)
+            is_lower &= manifold is None or door.is_on_branch(trial)
             if not (is_lower and left < energy):
                 break
             is_done = left >= 0.25 * energy

@@ -98,7 +98,8 @@ def minimize(
         max_steps: of the search, and again of all descents after it.
         max_seconds: time limit, looked at after each step.
         seed: of all randomness.
-        callback: called after each step with a Progress; returning True stops.
+        callback: called after each step with a Progress; returning True stops. Its `x` has a row
+            of all coordinates for each replica, whatever the form of x0.
         progress: show a line on standard error.
         escape: leave saddles and plateaus, by noise and along the direction that leads down, and
             descend again. By default only "auto" does so after its search.

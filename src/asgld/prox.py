@@ -57,10 +57,55 @@ class BoundPenalty(ABC):
         """Return how much the gradient of f may grow before an entry leaves its kink: inf on free
         entries, negative where a step would leave the kink."""
 
+    # What judgments of one point need, and steps do not.
+
+    def units(self) -> Tensor:
+        """Return numbers (d,): entries that leave their kink together have the same."""
+        raise NotImplementedError
+
+    def branch(self, x: Tensor, away: Tensor) -> Branch:
+        """Return the smooth branch of g around x (d,).
+
+        Entries at a kink leave it along `away` (d,), on a line with the slope of g or with |away|,
+        if that is less steep.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A smooth function below g that is equal to g on one side of the kinks at x.
+
+    Where g has a kink at 0, the branch goes on in a straight line: g lies above, since it is
+    convex. A minimum of f + branch is therefore one of f + g.
+    """
+
+    smooth: BoundPenalty  # the part of g without kinks around x
+    kinked: BoundPenalty  # the other part
+    slope: Tensor  # (d,): the gradient of its straight lines
+
+    def gap(self, x: Tensor) -> Tensor:
+        """Return branch - g: 0 on this side of the kinks, negative beyond."""
+        return (self.slope * x).sum(-1) - self.kinked.value(x)
+
+    def grad(self, x: Tensor) -> Tensor:
+        return self.smooth.grad(x) + self.slope
+
+    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
+        return self.smooth.hvp(x, v)
+
 
 @dataclass(frozen=True, eq=False)
 class Penalty(ABC):
     """A convex function g that is not smooth. Penalties of equal content are equal."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """Return g(x) for one tensor.
+
+        >>> L1(0.5).value(torch.tensor([1.0, -2.0]))
+        tensor(1.5000)
+        """
+        return self.on(x.shape, device=x.device).value(x.flatten())
 
     @abstractmethod
     def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
@@ -98,9 +143,8 @@ class ElasticNet(Penalty):
         object.__setattr__(self, "l2", _weight("l2", self.l2))
 
     def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
-        return _Separable(
-            _on_entries("l1", self.l1, shape, device), _on_entries("l2", self.l2, shape, device)
-        )
+        l1, l2 = (_on_entries(n, getattr(self, n), shape, device) for n in ("l1", "l2"))
+        return _Separable(l1, l2, math.prod(shape))
 
     def fits_shards(self, cut: set[int]) -> bool:
         return not isinstance(self.l1, Tensor) and not isinstance(self.l2, Tensor)
@@ -120,7 +164,8 @@ class L1(Penalty):
         object.__setattr__(self, "weight", _weight("weight", self.weight))
 
     def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
-        return _Separable(_on_entries("weight", self.weight, shape, device), 0.0)
+        weight = _on_entries("weight", self.weight, shape, device)
+        return _Separable(weight, 0.0, math.prod(shape))
 
     def fits_shards(self, cut: set[int]) -> bool:
         return not isinstance(self.weight, Tensor)
@@ -184,8 +229,8 @@ class _Separable(BoundPenalty):
 
     is_separable = True
 
-    def __init__(self, l1: float | Tensor, l2: float | Tensor) -> None:
-        self._l1, self._l2 = l1, l2
+    def __init__(self, l1: float | Tensor, l2: float | Tensor, dim: int) -> None:
+        self._l1, self._l2, self._dim = l1, l2, dim
 
     def value(self, x: Tensor) -> Tensor:
         return (_like(self._l1, x) * x.abs() + _like(self._l2, x) / 2 * x * x).sum(-1)
@@ -208,6 +253,15 @@ class _Separable(BoundPenalty):
     def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
         return torch.where(self.is_free(x), math.inf, _like(self._l1, x) - grad_f.abs())
 
+    def units(self) -> Tensor:
+        return torch.arange(self._dim)
+
+    def branch(self, x: Tensor, away: Tensor) -> Branch:
+        weights = torch.as_tensor(_like(self._l1, x), dtype=x.dtype, device=x.device)
+        slope = torch.where(x != 0.0, weights * x.sign(), away.clamp(-weights, weights))
+        smooth, kinked = _Separable(0.0, self._l2, self._dim), _Separable(self._l1, 0.0, self._dim)
+        return Branch(smooth, kinked, slope)
+
 
 class _Grouped(BoundPenalty):
     """The group lasso. Sums have a fixed order, so equal arguments give equal bits."""
@@ -222,6 +276,10 @@ class _Grouped(BoundPenalty):
     @abstractmethod
     def _spread(self, values: Tensor) -> Tensor:
         """Return for each entry the value of its group."""
+
+    @abstractmethod
+    def _weighted(self, weights: Tensor) -> BoundPenalty:
+        """Return the same groups with other weights."""
 
     def value(self, x: Tensor) -> Tensor:
         return (self._weights.to(x) * self._norms(x)).sum(-1)
@@ -264,6 +322,18 @@ class _Grouped(BoundPenalty):
         margin = self._spread(self._weights.to(x) - self._norms(grad_f))
         return torch.where(self.is_free(x), math.inf, margin)
 
+    def units(self) -> Tensor:
+        return self._spread(torch.arange(len(self._weights), device=self._weights.device))
+
+    def branch(self, x: Tensor, away: Tensor) -> Branch:
+        is_kinked, norms = self._norms(x) == 0.0, self._norms(away)
+        factors = torch.where(norms > 0.0, self._weights.to(x) / norms, 0.0).clamp(max=1.0)
+        return Branch(
+            self._weighted(torch.where(is_kinked, 0.0, self._weights)),
+            self._weighted(torch.where(is_kinked, self._weights, 0.0)),
+            self._spread(torch.where(is_kinked, factors, 0.0)) * away,
+        )
+
     def _curvatures(self, x: Tensor) -> Tensor:
         """Return weight / |x_group|, with 0 for groups at their kink."""
         norms = self._norms(x)
@@ -288,6 +358,9 @@ class _Rows(_Grouped):
     def _spread(self, values: Tensor) -> Tensor:
         return values.repeat_interleave(self._width, dim=-1)
 
+    def _weighted(self, weights: Tensor) -> BoundPenalty:
+        return _Rows(weights, self._width)
+
 
 class _Numbered(_Grouped):
     """Groups by number. Entries without a group, of number -1, are a last group of weight 0."""
@@ -306,6 +379,9 @@ class _Numbered(_Grouped):
 
     def _spread(self, values: Tensor) -> Tensor:
         return values[..., self._index]
+
+    def _weighted(self, weights: Tensor) -> BoundPenalty:
+        return _Numbered(weights[:-1], torch.where(self._index < len(weights) - 1, self._index, -1))
 
 
 def _weight(name: str, value: Any) -> float | Tensor:

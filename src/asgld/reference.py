@@ -13,6 +13,9 @@ The paper writes its accumulator in three ways that contradict each other. This 
   gradient enters twice: once as G(x_0), once as G(x_1).
 
 In both D is known before the gradient that it scales is drawn, so neither makes a step biased.
+
+An infinite D, after a gradient whose square overflows, counts as NaN. What it divides would be
+zero, and the coordinate would look like one that waits.
 """
 
 from __future__ import annotations
@@ -168,7 +171,7 @@ def _plain(
             before = g if previous_gradient is None else previous_gradient
             older, newest = newest, newest + before * before + delta
             previous_gradient = g
-        metric = newest if lag is Lag.ONE else older
+        metric = _visible(newest if lag is Lag.ONE else older)
         x = x * (1.0 - lr * weight_decay) - lr * metric ** (-alpha / 2) * g
         if sigma != 0.0 and not math.isinf(beta):
             assert normals is not None
@@ -234,6 +237,7 @@ def _widened(
         is_noisy = scale != 0.0 and not math.isinf(beta)
         if noise_bound is not None and is_noisy:
             metric = metric + (scale / (noise_bound * lr * math.sqrt(max(k, 1)))) ** (2.0 / beta)
+        metric = _visible(metric)
         squares.append(g * g)
         if decay is None or d_init != 0.0 or k > 0:
             step = metric ** (-alpha / 2) * g
@@ -317,7 +321,8 @@ def _shaped(
                     kept, weight = (1.0, 1.0) if decay is None else (decay, 1.0 - decay)
                     row_averages[i] = kept * row_averages[i] + weight * of_rows
                     norm = np.linalg.norm(w)
-                    w[:] = w / np.sqrt(np.where(row_averages[i] > 0.0, row_averages[i], 1.0))
+                    per_row = _visible(row_averages[i])
+                    w[:] = w / np.sqrt(np.where(per_row == 0.0, 1.0, per_row))
                     w[:] = w * (norm / max(float(np.linalg.norm(w)), 1e-300))
                 w[:] = w * (0.2 * math.sqrt(max(w.shape)))
         else:
@@ -334,7 +339,7 @@ def _shaped(
                     if noise_bound is not None and is_noisy:
                         most = noise_bound * lr * math.sqrt(max(k, 1))
                         metric = metric + (scale / most) ** (2.0 / beta) * one
-                    metrics.append(metric)
+                    metrics.append(_visible(metric))
                 if moves:
                     u[:] = _multiplied(metrics, alpha, u, shape)
                     e[:] = _multiplied(metrics, beta, e, shape) if is_noisy else 0.0
@@ -348,6 +353,11 @@ def _shaped(
             x = x * (1.0 - lr * weight_decay) - lr * move + scale * z
         k += 1
         yield x
+
+
+def _visible(metric: Array) -> Array:
+    """Return D, with NaN where it is infinite."""
+    return np.where(metric < np.inf, metric, np.nan)
 
 
 def elastic_net(weight: npt.ArrayLike, ridge: npt.ArrayLike) -> Prox:
@@ -439,6 +449,8 @@ def _multiplied(metrics: list[Array], exponent: float, w: Array, shape: str) -> 
 
 
 def _power(metric: Array, exponent: float) -> Array:
+    if np.isnan(metric).any():
+        return np.full_like(metric, np.nan)
     values, vectors = np.linalg.eigh(metric)
     return np.asarray((vectors * values**exponent) @ vectors.T)
 
@@ -465,12 +477,15 @@ def _polar(w: Array, polar_by: str, delta: float) -> Array:
     if not w.any():
         return np.zeros_like(w)
     floor = math.sqrt(delta * w.size)
+    norm = float(np.linalg.norm(w))
+    if not np.isfinite(w).all() or (polar_by != "svd" and norm == np.inf):
+        return np.full_like(w, np.nan)
     if polar_by == "svd":
         u, values, v = np.linalg.svd(w, full_matrices=False)
         keep = values > values[0] * max(w.shape) * 2.0**-52
         factor = (u * keep) @ v
-        return np.asarray(factor * min(1.0, float(np.linalg.norm(w)) / floor) if floor else factor)
-    x = w / max(float(np.linalg.norm(w)), floor)
+        return np.asarray(factor * min(1.0, norm / floor) if floor else factor)
+    x = w / max(norm, floor)
     for a, b, c in _COEFFICIENTS[polar_by]:
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x

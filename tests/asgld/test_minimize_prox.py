@@ -109,18 +109,27 @@ def test_saddle_is_left_by_noise_and_by_auto_alone() -> None:
 
 
 @pytest.mark.parametrize("excess", [0.0, 1e-9, -1e-9])
-def test_no_minimum_where_complementarity_fails(excess: float) -> None:
-    """The gradient at the kink is the weight: f - x^2 falls beyond it, f + x^2 does not."""
-    for sign in (1.0, -1.0):
+@pytest.mark.parametrize(("sign", "kind"), [(1.0, Kind.MINIMUM), (-1.0, Kind.STRICT_SADDLE)])
+def test_curvature_decides_where_the_gradient_at_a_kink_is_the_weight(
+    excess: float, sign: float, kind: Kind
+) -> None:
+    """f - x^2 falls beyond the kink, f + x^2 does not."""
 
-        def f(x: Tensor, sign: float = sign) -> Tensor:
-            return (x[0] - 1) ** 2 / 2 - (1 + excess) * x[1] + sign * x[1] ** 2 + x[1] ** 4
+    def f(x: Tensor) -> Tensor:
+        return (x[0] - 1) ** 2 / 2 - (1 + excess) * x[1] + sign * x[1] ** 2 + x[1] ** 4
 
-        start = torch.tensor([0.0, 0.0], dtype=torch.float64)
-        found = asgld.classify(f, start, prox=L1(torch.tensor([0.0, 1.0])))
-        assert found.kind is not Kind.MINIMUM
-        stays = torch.tensor([1.0, 0.0], dtype=torch.float64)
-        assert asgld.classify(f, stays, prox=L1(torch.tensor([0.0, 1.0]))).kind is Kind.UNDECIDED
+    prox = L1(torch.tensor([0.0, 1.0]))
+    start = torch.tensor([0.0, 0.0], dtype=torch.float64)
+    assert asgld.classify(f, start, prox=prox).kind is Kind.NOT_STATIONARY
+    stays = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    point = asgld.classify(f, stays, prox=prox)
+    assert point.kind is kind
+    if kind is Kind.STRICT_SADDLE:
+        assert point.direction is not None
+        assert float(f(stays + 0.1 * point.direction)) + 0.1 < float(f(stays))
+    found = minimize(f, stays, prox=prox)
+    assert found.kind is Kind.MINIMUM
+    assert found.fun == pytest.approx(0.0 if kind is Kind.MINIMUM else -0.25, abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -262,3 +271,152 @@ def test_compare_refuses_a_penalty() -> None:
         compare(hill, SADDLE, prox=L1(0.1))
     with pytest.raises(TypeError, match="prox"):
         compare(hill, SADDLE, [("agld", {"prox": L1(0.1)})], seeds=1)
+
+
+# ----------------------------------------------------------------------------------------------
+# Coordinates of other scales, and points at the edge of a kink
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("dim", [8, 150])
+def test_units_of_columns_change_nothing(unit: float, dim: int) -> None:
+    """Half of the columns in another unit, each weight with its column: the same problem."""
+    matrix, target = lasso(rows=2 * dim, dim=dim)
+    scale = torch.ones(dim, dtype=torch.float64)
+    scale[::2] = unit
+    plain = minimize(lambda x: loss(x, matrix, target), torch.zeros(dim), prox=L1(0.1))
+    scaled = minimize(
+        lambda x: loss(scale * x, matrix, target), torch.zeros(dim), prox=L1(0.1 * scale)
+    )
+    assert scaled.kind is plain.kind is Kind.MINIMUM
+    assert scaled.fun == pytest.approx(plain.fun, rel=1e-12)
+    assert torch.equal(scaled.x != 0, plain.x != 0)
+
+
+def test_a_first_step_that_is_far_too_long_is_shortened() -> None:
+    result = minimize(lambda b: (b[0] * 1e8 - 1) ** 2 / 2, torch.zeros(1), prox=L1(0.1))
+    assert result.success
+    assert float(result.x) == pytest.approx(1e-8, rel=1e-6)
+    assert result.counts.spent.max() < 50
+
+
+def test_raw_columns_reach_the_optimum_of_scikit_learn() -> None:
+    """Scales of columns from 1e-3 to 1e3; the optimality conditions are those of a convex F."""
+    data = pytest.importorskip("sklearn.datasets").load_breast_cancer()
+    inputs = torch.tensor(data.data, dtype=torch.float64)
+    targets = torch.tensor(data.target, dtype=torch.float64)
+
+    def f(p: dict[str, Tensor]) -> Tensor:
+        return (inputs @ p["w"] + p["b"] - targets).square().mean() / 2
+
+    start = {"w": torch.zeros(30, dtype=torch.float64), "b": torch.zeros((), dtype=torch.float64)}
+    result = minimize(f, start, prox={"w": L1(1e-4), "b": None})
+    assert result.kind is Kind.MINIMUM
+    model = pytest.importorskip("sklearn.linear_model").Lasso(1e-4, max_iter=10**6, tol=1e-12)
+    model.fit(data.data, data.target)
+    theirs = {"w": torch.tensor(model.coef_), "b": torch.tensor(model.intercept_)}
+    assert result.fun <= float(f(theirs) + 1e-4 * theirs["w"].abs().sum()) * (1 + 1e-12)
+    assert asgld.classify(f, result.x, prox={"w": L1(1e-4), "b": None}).kind is Kind.MINIMUM
+
+
+BEYOND = [0.0, *(sign * 10.0 ** (k / 2) for k in range(-26, -5) for sign in (1.0, -1.0))]
+
+
+@pytest.mark.parametrize("excess", BEYOND)
+def test_a_bowl_has_a_minimum_however_near_its_kink(excess: float) -> None:
+    """f is strongly convex: the minimum is at the kink, or `excess` beyond it."""
+    away = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    groups = GroupLasso(1.0, torch.tensor([0, 0]))
+    of_group = minimize(
+        lambda x: (x - (1 + excess) * away).square().sum() / 2, torch.zeros(2), prox=groups
+    )
+    of_entry = minimize(lambda x: (x - 1 - excess) ** 2 / 2, 0.0, prox=L1(1.0))
+    for result in (of_group, of_entry):
+        assert result.kind is Kind.MINIMUM
+        value = (1 + excess) ** 2 / 2 if excess < 0 else 0.5 + excess
+        assert result.fun == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e-30])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_weight_that_f_does_not_show_holds_nothing(weight: float, others: int) -> None:
+    """x^4 - x^2 falls beyond a kink whose barrier is far below rounding."""
+
+    def f(x: Tensor) -> Tensor:
+        return x[0] ** 4 - x[0] ** 2 + (x[1:] - 1).square().sum()
+
+    result = minimize(f, torch.zeros(1 + others), prox=L1(weight))
+    assert result.kind is Kind.MINIMUM
+    assert result.fun == pytest.approx(-0.25, abs=1e-9)
+
+
+def test_a_small_entry_counts_as_zero_where_f_hardly_knows_it() -> None:
+    matrix, target = lasso()
+
+    def f(x: Tensor) -> Tensor:
+        return loss(x, matrix, target)
+
+    x = minimize(f, torch.zeros(8), prox=L1(0.1)).x.clone()
+    zero = int((x == 0).nonzero()[0])
+    for off, kind in ((1e-13, Kind.MINIMUM), (1e-3, Kind.NOT_STATIONARY)):
+        x[zero] = off
+        point = asgld.classify(f, x, prox=L1(0.1))
+        assert point.kind is kind
+        assert (point.gradient_norm <= point.eps) is (kind is Kind.MINIMUM)
+        assert point.gradient_norm == pytest.approx(off, rel=0.1)
+
+
+def test_a_tolerance_counts_for_the_mapping_at_kinks_too() -> None:
+    matrix, target = lasso()
+
+    def f(x: Tensor) -> Tensor:
+        return loss(x, matrix, target)
+
+    most = float((matrix.T @ target / len(target)).abs().max())
+    start = torch.zeros(8, dtype=torch.float64)
+    for eps, kind in ((1e-2, Kind.MINIMUM), (1e-3, Kind.NOT_STATIONARY)):
+        point = asgld.classify(f, start, prox=L1(most - 5e-3), eps=eps)
+        assert point.kind is kind
+        assert point.gradient_norm == pytest.approx(5e-3)
+
+
+def test_groups_that_f_pulls_out_of_their_kink() -> None:
+    """The gradient of a group has the norm of its weight: curvature along it decides."""
+    away = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    groups = GroupLasso(1.0, torch.tensor([0, 0, -1]))
+    start = torch.zeros(3, dtype=torch.float64)
+    for bend, kind in ((1.0, Kind.MINIMUM), (-1.0, Kind.STRICT_SADDLE)):
+
+        def f(x: Tensor, bend: float = bend) -> Tensor:
+            along = x[:2] @ away
+            return (
+                -along
+                + bend * along**2
+                + along**4
+                + (x[:2] - along * away).square().sum()
+                + x[2] ** 2
+            )
+
+        point = asgld.classify(f, start, prox=groups)
+        assert point.kind is kind
+        if point.direction is not None:
+            torch.testing.assert_close(point.direction[:2], away)
+        assert minimize(f, start, prox=groups).fun == pytest.approx(0.0 if bend > 0 else -0.25)
+
+
+def test_dicts_are_judged_as_they_are_minimized() -> None:
+    def f(p: dict[str, Tensor]) -> Tensor:
+        return (p["a"] - 1).square().sum() / 2 + p["b"] ** 4 - p["b"] ** 2
+
+    start = {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros((), dtype=torch.float64)}
+    prox = {"a": L1(0.5), "b": None}
+    result = minimize(f, start, prox=prox)
+    assert asgld.classify(f, result.x, prox=prox).kind is Kind.MINIMUM
+    saddle = {"a": torch.full_like(start["a"], 0.5), "b": start["b"]}
+    point = asgld.classify(f, saddle, prox=prox)
+    assert point.kind is Kind.STRICT_SADDLE
+    assert isinstance(point.direction, dict)
+    assert float(point.direction["b"].abs()) == pytest.approx(1.0)
+    with pytest.raises(TypeError, match="prox="):
+        asgld.classify(f, saddle, prox={"a": L1(0.5)})

@@ -194,7 +194,7 @@ def test_functions_without_derivatives_give_a_result() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_symmetric_tensor_decomposition_is_left_from_zeros(seed: int) -> None:
-    """With orthogonal factors: for others the infimum may lie at infinity, and some seeds go there."""
+    """With orthogonal factors: for others the infimum may lie at infinity, where some seeds go."""
     generator = torch.Generator().manual_seed(seed)
     factors = torch.linalg.qr(torch.randn(4, 3, generator=generator, dtype=torch.float64))[0].T
 

@@ -11,12 +11,11 @@ at most eps, curvatures at least -gamma. Flat directions are then followed
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from asgld.arguments import require
@@ -26,6 +25,8 @@ from asgld.curvature.nonsmooth import Kinks, Penalized
 from asgld.curvature.operator import Neighborhood
 from asgld.curvature.relative import Examination, examine
 from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
+from asgld.oracle.composite import ActiveManifold, bind
+from asgld.oracle.forms import read_start
 from asgld.prox import BoundPenalty, Penalty
 
 __all__ = ["Kind", "Point", "classify"]
@@ -38,9 +39,9 @@ _PURITY = 0.05
 
 def classify(
     fun: Any,
-    x: Tensor | NDArray[np.floating[Any]],
+    x: Any,
     *,
-    prox: Penalty | BoundPenalty | None = None,
+    prox: Any = None,
     eps: float | None = None,
     gamma: float | None = None,
     scale: Any = None,
@@ -81,10 +82,13 @@ def classify(
         fun: a torch function of x with a scalar value; or an object with `grad(x)` and `hvp(x, v)`,
             and `value(x)` to follow flat directions: a Problem, an Oracle (through its `free()`
             view, so that nothing is counted), a `ModelHessian`.
-        x: the point, of any shape for a function, of shape (dim,) for an object.
+        x: the point, of any shape for a function, of shape (dim,) for an object. For a function it
+            may be a dict or tuple of tensors, as for `minimize`; `direction` has its form, and
+            `prox` may have it.
         prox: a penalty g of `asgld.prox`: x then is judged for F = f + g, on the active manifold of
             g; `asgld.curvature.nonsmooth` says how. The gradient norm is that of the gradient
-            mapping x - prox(x - grad f(x)).
+            mapping x - prox(x - grad f(x)). Entries that this would set to zero count as zeros if F
+            hardly changes by that.
         eps: largest gradient norm that counts as zero; None for one that promises a decrease of
             1e-10 of the scale of f.
         gamma: curvatures within [-gamma, gamma) count as flat; None for the relative judgment, in
@@ -112,6 +116,16 @@ def classify(
     is_count = isinstance(num_rays, int) and num_rays >= 1
     require(is_count, "num_rays", num_rays, "a positive integer")
     effort = Effort(confidence, starts, seed, max_hvp, dense_below, max_bytes)
+    form = None
+    if isinstance(x, Mapping | tuple) and callable(fun):
+        form, rows = read_start(x)
+        of_parts, x = fun, rows[0]
+        fun = lambda y: of_parts(form.split_tensor(y))  # noqa: E731
+        prox = bind(prox, form) if isinstance(prox, Mapping | tuple) else prox
+    if prox is not None and not isinstance(prox, Penalty | BoundPenalty):
+        raise TypeError(
+            f"prox={prox!r}: need a penalty of asgld.prox, or penalties in the form of x"
+        )
     around = Neighborhood(fun, x)
     given = None if scale is None else torch.as_tensor(scale).to(around.x)
     if given is not None:
@@ -119,18 +133,39 @@ def classify(
         require(is_right, "scale", scale, "numbers of at least 0, one or as many as x has")
         given = given.reshape(-1).expand(around.dim)
     inside = _Inside(effort, eps, gamma, fall, num_rays, radius)
-    if prox is None:
-        return inside.judged(around, given)[0]
-    penalty = prox if isinstance(prox, BoundPenalty) else prox.on(around.shape)
-    kinks = Kinks(Penalized(around, penalty), penalty, around.x, around.gradient)
-    point, exam = None, None
-    if bool(kinks.is_free.any()):
-        scales = None if given is None else given[kinks.is_free]
-        point, exam = inside.judged(Neighborhood(kinks.manifold, kinks.start), scales)
-    point = kinks.judged(point, exam, eps)
+    point = (
+        inside.judged(around, given)[0]
+        if prox is None
+        else _with_penalty(around, prox, inside, given)
+    )
     if point.direction is None:
         return point
-    return replace(point, direction=point.direction.reshape(around.shape))
+    direction = point.direction.reshape(around.shape)
+    return replace(point, direction=direction if form is None else form.to_user(direction))
+
+
+def _with_penalty(
+    around: Neighborhood, prox: Penalty | BoundPenalty, inside: _Inside, given: Tensor | None
+) -> Point:
+    """The verdict on f + g."""
+    eps = inside.eps
+    penalty = prox if isinstance(prox, BoundPenalty) else prox.on(around.shape)
+    kinks = Kinks.nearby(
+        Penalized(around, penalty),
+        penalty,
+        around.x,
+        around.gradient,
+        eps,
+        scale=torch.ones_like(around.x) if given is None else given,
+        fall=inside.fall,
+    )
+
+    def judge(manifold: ActiveManifold) -> tuple[Point, Examination | None]:
+        scales = None if given is None else manifold.lengths(given)
+        how = replace(inside, eps=kinks.tolerance(manifold, eps))
+        return how.judged(Neighborhood(manifold, manifold.start), scales)
+
+    return kinks.judged(judge, eps)
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,13 @@ from torch import Tensor
 from asgld.curvature.flat import Descent, FlatProbe
 from asgld.curvature.kinds import Kind, Point
 from asgld.curvature.operator import Neighborhood
+from asgld.curvature.scaling import equilibration
 from asgld.curvature.spectrum import Effort, Ends, Enough, SpectrumSearch
 
 # Part of F by which f may promise to fall along the gradient.
 _GRADIENT_PART = 1e-10
 # A fall of f is visible if it is more than this part of F, and so many roundings of f.
-_VISIBLE_PART, _VISIBLE_ROUNDINGS = 1e-14, 1e4
+VISIBLE_PART, _VISIBLE_ROUNDINGS = 1e-14, 1e4
 # The bowl rises by this part of F; then by less, if that fails.
 _BOWL_PART = 1e-12
 _BOWL_FACTORS = (1.0, 1e-4, 1e-8)
@@ -71,9 +72,6 @@ _BARRIER_PART = 1e-6
 _LANCZOS_PART, _LANCZOS_RESOLUTION = 1e-2, 1e-6
 _PURITY = 0.05
 _FLAT_DIRECTIONS = 4
-_EQUILIBRATIONS = 8
-# Curvatures below this are zero: their products with scales lose all digits.
-_SMALLEST = 1e-290
 
 
 def examine(
@@ -151,7 +149,7 @@ class Examination:
     @property
     def visible(self) -> float:
         """The smallest change of f that is no rounding."""
-        by_f = max(_VISIBLE_PART * self.f_scale, _VISIBLE_ROUNDINGS * self.unit * self.size)
+        by_f = max(VISIBLE_PART * self.f_scale, _VISIBLE_ROUNDINGS * self.unit * self.size)
         return max(by_f, self.rounding)
 
     def newton_step(self, grad: Tensor) -> Tensor:
@@ -393,7 +391,7 @@ class _Dense(Examination):
         matrix, asymmetry = around.dense_hessian()
         self.num_hvp = around.dim
         self.matrix = matrix
-        self.s = _equilibration(matrix)
+        self.s = equilibration(matrix)
         known = max(self.size, self.fall)
         self.c = torch.maximum(self.c, self.s * math.sqrt(2 * known))
         # Where nothing else is known, a coordinate's scale is what its curvature says.
@@ -501,21 +499,3 @@ class _Lanczos(Examination):
 
 def _part_of(ends: Ends) -> float:
     return max(_LANCZOS_PART * max(abs(ends.smallest), abs(ends.largest)), 1e-300)
-
-
-def _equilibration(matrix: Tensor) -> Tensor:
-    """Scales s, so that the largest entry of each row of s_i H_ij s_j is about 1; 0 for rows of 0.
-
-    Each pass divides by the root of the largest entry of a row (Ruiz 2001, for max norms).
-    """
-    size = matrix.abs()
-    diagonal = size.diagonal()
-    s = torch.where(diagonal > 0, diagonal.rsqrt(), 0.0)
-    top = float(size.max())
-    if top <= _SMALLEST:
-        return torch.zeros_like(s)
-    s = torch.where(s > 0, s, 1.0 / math.sqrt(top))
-    for _ in range(_EQUILIBRATIONS):
-        largest = (s[:, None] * size * s).amax(1)
-        s = torch.where(largest > 0, s / torch.sqrt(largest), 0.0)
-    return s

@@ -166,6 +166,11 @@ class GrowingBatchSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from the step of a saved sampler with equal settings, on any number of ranks."""
+        if missing := [name for name in ("step", *_SETTINGS) if name not in state_dict]:
+            raise ValueError(
+                f"the saved state has no {', '.join(missing)}: need the whole state_dict() of the "
+                "sampler; to set the step alone, assign to its attribute `step`"
+            )
         for name in _SETTINGS:
             if state_dict[name] != getattr(self, name):
                 raise ValueError(

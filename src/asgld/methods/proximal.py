@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asgld.arguments import require
 from asgld.methods.base import KnownState, State
-from asgld.methods.lbfgs import LBFGS, LBFGSState
+from asgld.methods.lbfgs import LBFGS, Array, LBFGSState
 from asgld.oracle import Oracle
 from asgld.prox import L1, BoundPenalty
 
@@ -35,8 +35,11 @@ _SUFFICIENT = 1e-4
 _LONGER = 4.0
 # Steps in which the free entries stayed the same, before the descent follows their manifold.
 _SETTLED = 2
-# A line search on the manifold shortens its step to between these parts.
+# A line search on the manifold shortens its step to between these parts, a proximal step is
+# shortened to between others: its first length may be far off.
 _LEAST_PART, _MOST_PART = 0.1, 0.5
+_LEAST_SHORTER = 1e-4
+_AT_REST = "no further step promises a visible decrease of F"
 # Steps that promise less than this part of the whole fall of F, or of its rounding, are not taken.
 _UNDERFLOW, _INVISIBLE = 1e-22, 1e-3
 
@@ -207,6 +210,8 @@ class ProximalDescent(LBFGS):
 
     Args:
         memory, scale, rest, gained, max_trials: as for :class:`LBFGS`.
+        sizes: inverse curvatures (d,) of the coordinates. Proximal steps have these lengths, all
+            times one number. Without them coordinates of very different scales are slow.
 
     References:
         Wright, Nowak and Figueiredo: Sparse reconstruction by separable approximation. IEEE Trans.
@@ -215,21 +220,29 @@ class ProximalDescent(LBFGS):
         Comput. 32 (2010).
     """
 
+    sizes: Tensor | None = field(default=None, repr=False, compare=False)
     name: str = field(default="proximal descent", init=False)
     knows_prox: ClassVar[bool] = True
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> DescentState:
         state = super().init(oracle, x0, seed=seed)
+        first = self.scale if self.sizes is None else 1.0
         return DescentState(
             **vars(state),
-            step_size=_first_step(x0, state.grad, self.scale),
+            step_size=_first_step(x0, state.grad, first),
             num_same=torch.zeros(len(x0), dtype=torch.long),
         )
+
+    def _lowered(self, gradients: Array) -> Array:
+        return gradients if self.sizes is None else gradients * self.sizes.sqrt().numpy()
+
+    def _lifted(self, rows: Array) -> Array:
+        return self._lowered(rows)
 
     def _step(self, oracle: Oracle, state: LBFGSState) -> DescentState:
         assert isinstance(state, DescentState)
         penalty = penalty_of(oracle)
-        here = _Here(penalty, state.x, state.value, state.grad)
+        here = _Here(penalty, state.x, state.value, state.grad, self.sizes)
         is_fresh = (state.rho == 0).all(0)
         direction = torch.from_numpy(self._direction(replace(state, grad=here.reduced)))
         slope = (direction * here.reduced).sum(-1)
@@ -257,15 +270,15 @@ class ProximalDescent(LBFGS):
         search: _Search,
         is_resting: Tensor,
     ) -> DescentState:
-        there = _Here(penalty, search.x, search.value, search.grad)
+        there = _Here(penalty, search.x, search.value, search.grad, self.sizes)
         is_same = (there.pattern == here.pattern).all(-1)
         s, y, bend = there.x - here.x, there.reduced - here.reduced, there.grad - here.grad
-        curvature, sizes = (s * y).sum(-1), torch.linalg.vector_norm(s, dim=-1)
+        curvature, squared = (s * y).sum(-1), here.squared(y)
         is_useful = search.is_found & is_same
-        is_useful &= curvature > 1e-12 * sizes * torch.linalg.vector_norm(y, dim=-1)
+        is_useful &= curvature > 1e-12 * torch.sqrt(here.square(s) * squared)
         # The inverse curvature of f along the step is the length of the next proximal one.
         along = (s * bend).sum(-1)
-        length = torch.where(along > 0, sizes**2 / along, _LONGER * search.step_size)
+        length = torch.where(along > 0, here.square(s) / along, _LONGER * search.step_size)
         length = torch.where(search.is_found & (length > 0), length, search.step_size)
         at = state.num_pairs % self.memory
         state.steps_s[at], state.steps_y[at] = s, y
@@ -273,12 +286,12 @@ class ProximalDescent(LBFGS):
         state.values[at] = state.value
         # Pairs of another manifold, or a search on it that failed, are forgotten.
         state.rho[:, ~is_same | ~search.is_found] = 0.0
-        scale = torch.where(is_useful, curvature / (y * y).sum(-1), 2.0 * state.scale)
+        scale = torch.where(is_useful, curvature / squared, 2.0 * state.scale)
         is_over = is_resting | (~search.is_found & ~search.follows)
         return DescentState(
             x=there.x,
             finished=is_over if bool(is_over.any()) else False,
-            message="no further step would lower F by more than rounding",
+            message=_AT_REST if bool(is_resting.any()) else "no step that was tried lowers F",
             value=there.value,
             grad=there.grad,
             steps_s=state.steps_s,
@@ -297,8 +310,16 @@ class ProximalDescent(LBFGS):
 class _Here:
     """F at points (R, d): which entries are free, and the gradient among them."""
 
-    def __init__(self, penalty: BoundPenalty, x: Tensor, value: Tensor, grad: Tensor) -> None:
+    def __init__(
+        self,
+        penalty: BoundPenalty,
+        x: Tensor,
+        value: Tensor,
+        grad: Tensor,
+        sizes: Tensor | None = None,
+    ) -> None:
         self.penalty, self.x, self.value, self.grad = penalty, x, value, grad
+        self.sizes = sizes
         is_free = penalty.is_free(x)
         self.reduced = torch.where(is_free, grad + penalty.grad(x), 0.0)
         # Entries that are held apart from 0 by their sign alone.
@@ -310,8 +331,23 @@ class _Here:
     def is_settled(self) -> Tensor:
         """Whether entries at a kink want to leave it less than the others want to move."""
         violation = (-self.penalty.slack(self.x, self.grad)).clamp(min=0.0)
-        is_less: Tensor = violation.norm(dim=-1) <= self.reduced.norm(dim=-1)
+        is_less: Tensor = self.squared(violation) <= self.squared(self.reduced)
         return is_less
+
+    def square(self, move: Tensor) -> Tensor:
+        """The squared length of moves, in units of the sizes of the coordinates."""
+        squares: Tensor = move * move if self.sizes is None else move * move / self.sizes
+        return squares.sum(-1)
+
+    def squared(self, gradients: Tensor) -> Tensor:
+        """The squared length of gradients in the same units."""
+        squares: Tensor = gradients * gradients
+        return (squares if self.sizes is None else squares * self.sizes).sum(-1)
+
+    def proximal(self, rows: Tensor, t: Tensor) -> Tensor:
+        """Proximal steps of lengths t times the sizes."""
+        step = t[:, None] if self.sizes is None else t[:, None] * self.sizes
+        return self.penalty.shrink(self.x[rows] - step * self.grad[rows], step)
 
     @property
     def size(self) -> Tensor:
@@ -339,7 +375,7 @@ class _Search:
         self.is_found = torch.zeros_like(follows)
         self.allowance = _ROUNDING * oracle.unit_roundoff * here.size
         move = self._trial(torch.arange(len(slope)), follows & False) - here.x
-        self.promise = (move * move).sum(-1) / (2 * self.step_size)
+        self.promise = here.square(move) / (2 * self.step_size)
 
     def run(self, is_open: Tensor, max_trials: int) -> None:
         rows = is_open.nonzero().flatten()
@@ -353,8 +389,7 @@ class _Search:
         x, t = here.x[rows], self.step_size[rows]
         along = x + self.part[rows][:, None] * self.direction[rows]
         along = torch.where(along * here.signs[rows] < 0, 0.0, along)
-        proximal = _prox_step(here.penalty, x, here.grad[rows], t)
-        return torch.where(follows[:, None], along, proximal)
+        return torch.where(follows[:, None], along, here.proximal(rows, t))
 
     def _try(self, rows: Tensor) -> Tensor:
         """Evaluate one trial of each row; return who takes it, and shorten the others' steps."""
@@ -362,12 +397,12 @@ class _Search:
         trial = self._trial(rows, follows)
         values, grads = _view(self.oracle, rows, len(here.x)).value_and_grad(trial)
         move, change = trial - here.x[rows], values - here.value[rows]
-        square, t = (move * move).sum(-1), self.step_size[rows]
+        square, t = here.square(move), self.step_size[rows]
         along = (move * here.reduced[rows]).sum(-1).clamp(max=0.0)
         promised = torch.where(follows, along, -square / (2 * t))
         is_lower = (change <= _SUFFICIENT * promised) & (change < 0)
         # Within rounding the gradient stands for the value.
-        there = _Here(here.penalty, trial, values, grads)
+        there = _Here(here.penalty, trial, values, grads, here.sizes)
         bend = ((grads - here.grad[rows]) * move).sum(-1)
         ends_lower = (there.reduced * move).sum(-1) <= -(1 - 2 * _SUFFICIENT) * along
         is_better = torch.where(follows, ends_lower, bend <= square / t)
@@ -382,7 +417,13 @@ class _Search:
         guess = -slope * c * c / (2 * (change - slope * c))
         guess = torch.where(torch.isfinite(guess), guess, 0.0)
         self.part[rows] = torch.maximum(torch.minimum(guess, _MOST_PART * c), _LEAST_PART * c)
-        self.step_size[rows[~is_taken & ~follows]] *= _SHORTER
+        # So has a parabola through f for proximal steps: their length is an inverse curvature.
+        f_change = change - here.penalty.value(trial) + here.penalty.value(here.x[rows])
+        guess = square / (2 * (f_change - (move * here.grad[rows]).sum(-1)))
+        guess = torch.where(torch.isfinite(guess), guess, 0.0)
+        shorter = torch.maximum(torch.minimum(guess, _SHORTER * t), _LEAST_SHORTER * t)
+        is_long = ~is_taken & ~follows
+        self.step_size[rows[is_long]] = shorter[is_long]
         return is_taken
 
 

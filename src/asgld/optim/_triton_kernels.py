@@ -315,12 +315,15 @@ def _update_part(
             metric = tl.fma(s, correction, shift)
         else:
             metric = s + shift
+        # An infinite D must not look like a coordinate that waits.
+        metric = tl.where(metric < float("inf"), metric, float("nan"))
     u = g
     if alpha != ONE:
         inverse = _inverse_power(metric, alpha, powers)
         u = g * inverse
     if clips:
-        u = tl.minimum(tl.maximum(u, -bound), bound)
+        # Not by minimum and maximum: they would take NaN for a bound.
+        u = tl.where(u > bound, bound, tl.where(u < -bound, -bound, u))
     if has_momentum:
         u = tl.fma(u, gain, tl.load(average + first + j, mask) * inertia)
         tl.store(average + first + j, u, mask)

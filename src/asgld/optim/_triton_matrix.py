@@ -346,12 +346,18 @@ def _describe(tensor: Tensor, block: tuple[int, int]) -> Any:
 # ----------------------------------------------------------------------------------------------
 
 
+@triton.jit
+def _visible(metric):
+    """What is divided by an infinite D is zero, and would look like a matrix that waits."""
+    return tl.where(metric < float("inf"), metric, float("nan"))
+
+
 @triton.jit(do_not_specialize=["first"])
 def _scale_part(x, out, squares, first, numel, per_matrix, eps, size: tl.constexpr):
     matrix = (tl.program_id(0) // per_matrix).to(tl.int64)
     j = tl.program_id(0) % per_matrix * size + tl.arange(0, size)
     mask = j < numel
-    norm = tl.maximum(tl.sqrt(tl.load(squares + first + matrix)), eps)
+    norm = _visible(tl.maximum(tl.sqrt(tl.load(squares + first + matrix)), eps))
     scale = 1.0 / tl.where(norm == 0.0, 1.0, norm)  # NaN stays NaN
     value = tl.load(x + matrix * numel + j, mask).to(tl.float32) * scale
     tl.store(out + matrix * numel + j, value.to(out.dtype.element_ty), mask)
@@ -619,7 +625,7 @@ def _advance(averages, means, mask, decay, weight):
     r = tl.load(means, mask, other=0.0)
     v = decay * tl.load(averages, mask, other=0.0) + weight * r
     # A row without a gradient so far has the average 0, and stays 0.
-    return v, 1.0 / tl.sqrt(tl.where(v == 0.0, 1.0, v)), r
+    return v, 1.0 / tl.sqrt(tl.where(v == 0.0, 1.0, _visible(v))), r
 
 
 @triton.jit

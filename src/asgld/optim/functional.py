@@ -296,6 +296,7 @@ def _multi_tensor_group(tensors: Tensors, rule: Rule) -> None:
             metric = [total.clone() for total in working_sums]
             _foreach_multiply(metric, [c.correction for c in each])
         metric = _foreach_shift(metric, [c.shift for c in each])
+        torch._foreach_add_(metric, metric, alpha=0)  # as `visible` does
         inverse = _foreach_inverse_power(metric, rule.alpha)
     drift = gs if rule.alpha == 0.0 else list(torch._foreach_mul(gs, inverse))
     if rule.clip is not None:
@@ -363,7 +364,13 @@ def _heeded(momenta: list[Tensor], grads: list[Tensor], opposed: float) -> list[
 
 def metric_of(total: Tensor, c: Coefficients, rule: Rule) -> Tensor:
     """Return D of a sum, or of an average, in the working dtype."""
-    return (total if rule.decay is None else total * c.correction) + c.shift
+    return visible((total if rule.decay is None else total * c.correction) + c.shift)
+
+
+def visible(metric: Tensor) -> Tensor:
+    """Return D, with NaN where it is infinite. What is divided by an infinite D is zero, and would
+    look like a coordinate that waits, for ever."""
+    return metric.add(metric, alpha=0)  # D + 0 D
 
 
 def inverse_power(metric: Tensor, exponent: float) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from asgld.noise import canonical_name
 from asgld.optim.shapes import size_of
+from asgld.prox import Penalty
 
 # Names that output layers have in well-known models.
 _OUTPUTS = ("head", "heads", "classifier", "logits", "score", "fc_out", "output_layer")
@@ -30,6 +31,7 @@ def network_groups(
     matrices: Iterable[str] = (),
     coordinates: Iterable[str] = (),
     noise: Mapping[str, float] | None = None,
+    prox: Mapping[str, Penalty] | None = None,
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters of a model into groups for :class:`asgld.NetworkASGLD`.
 
@@ -50,6 +52,9 @@ def network_groups(
         coordinates: patterns of names that are not. The patterns here come first.
         noise: of parameters with a noise of their own, by name, as `calibrate_copies` finds it.
             Parameters of equal noise share a group.
+        prox: penalties of `asgld.prox` by pattern. What a pattern matches gets the rule per
+            coordinate and the penalty, in a group of its own; the first pattern that matches
+            counts.
 
     Example:
         >>> import torch, asgld
@@ -59,6 +64,8 @@ def network_groups(
         ...     print(group["shape"], group["param_names"])
         polar-row ['0.weight']
         coordinate ['0.bias', '2.weight', '2.bias']
+        >>> sparse = {"0.weight": asgld.prox.GroupLasso(1e-2)}      # its rows, or none of them
+        >>> optimizer = asgld.NetworkASGLD(asgld.network_groups(model, prox=sparse))
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"need a model, not a {type(model).__name__}: its modules make the split")
@@ -68,31 +75,37 @@ def network_groups(
     levels = {canonical_name(name): float(level) for name, level in (noise or {}).items()}
     if unknown := levels.keys() - {canonical_name(name) for name, _ in named}:
         raise ValueError(f"noise names {sorted(unknown)[0]!r}: the model trains no such parameter")
-    if shape == "coordinate":
-        return _split(named, levels, shape=shape)
     asked, declined = (
         (patterns,) if isinstance(patterns, str) else tuple(patterns)
         for patterns in (matrices, coordinates)
     )
-    blocks_of = _hidden_matrices(model)
-    groups: dict[int, list[tuple[str, Tensor]]] = {}
-    for name, p in named:
-        plain = canonical_name(name)
-        blocks = blocks_of.get(p, 0)
-        if any(fnmatch.fnmatchcase(plain, pattern) for pattern in asked):
-            blocks = blocks or 1
-        if any(fnmatch.fnmatchcase(plain, pattern) for pattern in declined):
-            blocks = 0
-        groups.setdefault(blocks, []).append((name, p))
-    for pattern in (*asked, *declined):
-        if not any(fnmatch.fnmatchcase(canonical_name(name), pattern) for name, _ in named):
+    penalties = dict(prox or {})
+    for pattern in (*asked, *declined, *penalties):
+        if not any(_matches(name, pattern) for name, _ in named):
             raise ValueError(f"the pattern {pattern!r} matches no parameter of the model")
-    # Matrices first, and those that hold several after the others.
+    blocks_of = {} if shape == "coordinate" else _hidden_matrices(model)
+    # By the number of matrices that a parameter holds, and by the pattern of its penalty.
+    groups: dict[tuple[int, str | None], list[tuple[str, Tensor]]] = {}
+    for name, p in named:
+        penalty = next((pattern for pattern in penalties if _matches(name, pattern)), None)
+        blocks = blocks_of.get(p, 0)
+        if shape != "coordinate" and any(_matches(name, pattern) for pattern in asked):
+            blocks = blocks or 1
+        if penalty is not None or any(_matches(name, pattern) for pattern in declined):
+            blocks = 0
+        groups.setdefault((blocks, penalty), []).append((name, p))
+    # Matrices first, and those that hold several after the others; what is penalized comes last.
     split: list[dict[str, Any]] = []
-    for blocks in sorted(groups, key=lambda blocks: (blocks == 0, blocks)):
+    places = [None, *penalties]
+    for blocks, penalty in sorted(groups, key=lambda k: (k[0] == 0, k[0], places.index(k[1]))):
         knobs = {"shape": shape, "blocks": blocks} if blocks else {"shape": "coordinate"}
-        split += _split(groups[blocks], levels, **knobs)
+        own = {} if penalty is None else {"prox": penalties[penalty]}
+        split += _split(groups[blocks, penalty], levels, **knobs, **own)
     return split
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(canonical_name(name), pattern)
 
 
 def _split(

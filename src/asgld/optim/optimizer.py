@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
@@ -123,6 +123,11 @@ class ASGLD(Optimizer):
         **others: Any,
     ) -> None:
         given = locals()
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(
+                f"{type(self).__name__} takes parameters, not a model: give "
+                "model.named_parameters(), or use asgld.NetworkASGLD(model)"
+            )
         for word in others:
             raise TypeError(f"{type(self).__name__}: {name_of_ours(word)}; {_known(KNOBS)}")
         self._plans: dict[int, Plan] = {}
@@ -171,7 +176,11 @@ class ASGLD(Optimizer):
         known = {"params", "param_names", "initial_lr", *KNOBS}
         if isinstance(param_group, dict) and (unknown := sorted(param_group.keys() - known)):
             raise ValueError(f"{name_of_ours(unknown[0])} in a parameter group; {_known(KNOBS)}")
-        super().add_param_group(param_group)
+        try:
+            super().add_param_group(param_group)
+        except ValueError:
+            _check_names(param_group, self.param_groups)
+            raise
         group = self.param_groups[-1]
         try:
             for p in group["params"]:
@@ -253,6 +262,7 @@ class ASGLD(Optimizer):
         are_groups = all(isinstance(group, dict) and "params" in group for group in groups)
         if not isinstance(entries, dict) or not are_groups:
             raise ValueError("'state' must be a dict, and 'param_groups' a list of groups")
+        state.check_owner(groups, entries)  # first: the groups of another optimizer need not fit
         lengths = [len(group["params"]) for group in groups]
         own_lengths = [len(group["params"]) for group in self.param_groups]
         if lengths != own_lengths:
@@ -576,6 +586,22 @@ def _names(group: dict[str, Any]) -> list[str]:
     distributes parameters over ranks and leaves the list of names as it was."""
     names = group.get("param_names", [])
     return names if len(names) == len(group["params"]) else []
+
+
+def _check_names(group: dict[str, Any], others: Sequence[dict[str, Any]]) -> None:
+    """Raise if a new group has names and the others have none, or the other way round."""
+    are_named = any("param_names" in other for other in others)
+    if are_named and "param_names" not in group:
+        raise ValueError(
+            "the new group has no names, but the other groups have: give pairs, with the names "
+            "that the model gives, and the shape of D of a hidden matrix, such as "
+            "{'params': [('0.weight', model[0].weight)], 'shape': 'polar-row'}"
+        )
+    if others and not are_named and "param_names" in group:
+        raise ValueError(
+            "the new group has names, but the parameters here have none: give parameters alone, "
+            "such as {'params': [model[0].weight]}"
+        )
 
 
 def _check_graph_capture(optimizer: Optimizer) -> None:

@@ -3,18 +3,24 @@
 The polar factor of M is (M M^T)^(-1/2) M: the matrix with the singular vectors of M and all
 singular values one. Muon steps along the polar factor of the momentum (Jordan et al., 2024).
 `asgld.optim._triton_matrix` has the same for GPUs.
+
+Products on a CPU are of float32. Those of bfloat16, which Muon takes everywhere, are faster on
+processors that have them. Large matrices take them there if the user lets torch do so:
+`torch.set_float32_matmul_precision("medium")`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from asgld.optim.functional import visible
 from asgld.optim.rule import Rule
 
 # Steps x <- a x + (b x x' + c (x x')^2) x that bring singular values close to one.
@@ -35,6 +41,9 @@ COEFFICIENTS: dict[str, Polynomials] = {
 # The root mean square of the entries of a direction, if the matrix has full rank: that of AdamW's
 # steps (Liu et al., arXiv 2502.16982), so that lr means the same for all parameters.
 STEP_SIZE = 0.2
+# Shorter sides from which other products than torch.bmm's of float32 pay on a CPU, and symmetric
+# ones by halves.
+_LARGE, _HALVED = 128, 512
 
 
 def polar_factors(batch: Tensor, polar_by: str, delta: float) -> Tensor:
@@ -51,16 +60,72 @@ def polar_factors(batch: Tensor, polar_by: str, delta: float) -> Tensor:
     if polar_by == "svd":
         exact = _exact(batch)
         return exact * (norms / floor).clamp(max=1.0) if floor else exact
-    norms = norms.clamp(min=floor)
-    x = (batch / torch.where(norms > 0.0, norms, 1.0)).to(batch.dtype)
+    norms = visible(norms).clamp(min=floor)
+    x = (batch / torch.where(norms == 0.0, 1.0, norms)).to(batch.dtype)
     is_tall = x.shape[1] > x.shape[2]
     if is_tall:
         x = x.mT
+    x = _on_cpu(x, polar_by) if x.is_cpu and x.dtype == torch.float32 else _in_batch(x, polar_by)
+    return x.mT if is_tall else x
+
+
+def _in_batch(x: Tensor, polar_by: str) -> Tensor:
+    """Return wide matrices after all iterations."""
     for a, b, c in COEFFICIENTS[polar_by]:
         gram = torch.bmm(x, x.mT)
         step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, step, x, beta=a)
-    return x.mT if is_tall else x
+    return x
+
+
+def _on_cpu(x: Tensor, polar_by: str) -> Tensor:
+    """Return wide matrices of float32 after all iterations, by the fastest products."""
+    if x.shape[1] >= _LARGE and len(x):
+        may_round = torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
+        if may_round and torch.cpu._is_avx512_bf16_supported():
+            return _in_batch(x.bfloat16(), polar_by).float()
+        if (multiply := _onednn()) is not None:
+            return torch.stack([_iterated(one, polar_by, multiply) for one in x])
+    return _in_batch(x, polar_by)
+
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+@functools.cache
+def _onednn() -> Product | None:
+    """Return (A, B) -> A B^T by oneDNN, or None where torch's own product is as fast. With AVX-512
+    torch calls MKL, which on processors of AMD uses half the width."""
+    linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if linear is None or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return None
+    return lambda a, b: linear(a, b, None, "none", [], "")
+
+
+def _iterated(x: Tensor, polar_by: str, multiply: Product) -> Tensor:
+    """Return one wide matrix after all iterations."""
+    for a, b, c in COEFFICIENTS[polar_by]:
+        gram = _symmetric(multiply, x, x)
+        step = gram * c
+        step.diagonal().add_(b)
+        step = _symmetric(multiply, step, gram)
+        step.diagonal().add_(a)
+        x = multiply(step, x.mT)
+    return x
+
+
+def _symmetric(multiply: Product, a: Tensor, b: Tensor) -> Tensor:
+    """Return A B^T, which is symmetric, from its blocks on the diagonal and below."""
+    if len(a) < _HALVED:
+        return multiply(a, b)
+    half = len(a) // 2
+    above, below = slice(0, half), slice(half, len(a))
+    out = a.new_empty(len(a), len(a))
+    for block in (above, below):
+        out[block, block] = _symmetric(multiply, a[block], b[block])
+    out[below, above] = multiply(a[below], b[above])
+    out[above, below] = out[below, above].mT
+    return out
 
 
 def _exact(batch: Tensor) -> Tensor:
@@ -105,9 +170,9 @@ def scale_rows(factors: Tensor, averages: Tensor | None, decay: float | None) ->
     else:
         averages.mul_(decay).add_(of_rows, alpha=1.0 - decay)
     # A row without a gradient so far has the average 0, and stays 0.
-    inverse = torch.where(averages > 0.0, averages, 1.0).rsqrt()
+    inverse = torch.where(averages == 0.0, 1.0, visible(averages)).rsqrt()
     after = (of_rows * inverse.square()).sum(1, keepdim=True)
-    restored = (of_rows.sum(1, keepdim=True) / torch.where(after > 0.0, after, 1.0)).sqrt()
+    restored = (of_rows.sum(1, keepdim=True) / torch.where(after == 0.0, 1.0, after)).sqrt()
     return factors * (inverse * restored * size).to(factors.dtype)[:, :, None]
 
 

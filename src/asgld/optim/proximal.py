@@ -119,4 +119,6 @@ def _shrink(
     elif int(step) == draw.step:
         return
     x = param.detach().to(working_dtype(param)).flatten()
-    store(param, penalty.shrink(x, h).view(param.shape), draw, rule, purpose=Purpose.SHRINK)
+    # The norm of a group that is lost could count as zero, and the group as shrunk to it.
+    shrunk = torch.where(x.isfinite(), penalty.shrink(x, h), x)
+    store(param, shrunk.view(param.shape), draw, rule, purpose=Purpose.SHRINK)

@@ -444,7 +444,11 @@ def _check_prox(rule: Rule) -> None:
             f"Invalid prox value: {rule.prox!r}: need None or a penalty, such as asgld.prox.L1(0.1)"
         )
     refused = {
-        "shape": (rule.shape != "coordinate", "the proximal step needs a D per coordinate"),
+        "shape": (
+            rule.shape != "coordinate",
+            "the proximal step needs a D per coordinate; use shape='coordinate', or penalize "
+            "single parameters by asgld.network_groups(model, prox={'0.weight': ...})",
+        ),
         "maximize": (rule.maximize, "f + prox is minimized; negate f instead"),
         "differentiable": (rule.differentiable, "autograd does not run through this step"),
     }

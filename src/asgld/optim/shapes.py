@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from asgld.optim.functional import Coefficients
+from asgld.optim.functional import Coefficients, visible
 from asgld.optim.rule import Rule
 
 
@@ -95,7 +95,7 @@ class Metric:
         self._shape = shape
         correction, shift = coefficients.correction, coefficients.shift
         if shape in ("scalar", "row"):
-            self._values = sums[0] * correction + shift
+            self._values = visible(sums[0] * correction + shift)
             return
         self._least = float(shift)
         self._spectra = []
@@ -130,7 +130,8 @@ def _spectrum(metric: Tensor) -> tuple[Tensor, Tensor]:
     gradient that is not finite shows in the parameter, as with a D per coordinate."""
     try:
         found = torch.linalg.eigh(metric)
-        return found.eigenvalues, found.eigenvectors
+        # One NaN among the eigenvalues is enough: their powers are multiplied by whole vectors.
+        return found.eigenvalues.add(metric.diagonal(), alpha=0), found.eigenvectors
     except LinAlgError:
         if not bool(metric.isfinite().all()):
             return torch.full_like(metric[0], math.nan), torch.full_like(metric, math.nan)

@@ -16,7 +16,7 @@ momentum    average of scaled gradients, in the polar forms of gradients; shaped
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import NoneType
 from typing import Any, cast
 
@@ -171,9 +171,10 @@ def _problem(p: Tensor, state: Any, rule: Rule) -> str:
             continue
         if value.shape != shape or value.dtype != dtype:
             return (
-                f"{name!r} has shape {tuple(value.shape)} and {value.dtype}, but the parameter "
-                f"needs {tuple(shape)} and {dtype}; if p.data was replaced by another kind of "
-                "tensor, or the shape of D was changed, make a new optimizer"
+                f"{name!r} has shape {tuple(value.shape)} and {value.dtype}, but the parameter, "
+                f"of shape {tuple(p.shape)}, needs {tuple(shape)} and {dtype}. A state that was "
+                "loaded is perhaps that of another model; if p.data was replaced by another kind "
+                "of tensor, or the shape of D was changed, make a new optimizer"
             )
         is_like_param = name == "momentum" or rule.shape == "coordinate"
         placements = getattr(p, "placements", None) if is_like_param else None
@@ -288,10 +289,14 @@ def _missing(p: Tensor, state: Any, rule: Rule) -> str:
     needed = {"step", "stream", *_forms(p, rule)} - {"momentum"}
     missing = [name for name in sorted(needed) if state.get(name) is None]
     text = " and ".join(map(repr, missing)) + " missing"
-    owner = next((owner for entry, owner in _FOREIGN.items() if entry in state), None)
-    if owner is not None:
+    if (owner := _owner(state)) is not None:
         text += f"; the state looks like that of {owner}. {_REMEDY}"
     return text if missing else ""
+
+
+def _owner(entries: Container[str]) -> str | None:
+    """Return the name of the optimizer whose state has entries of these names."""
+    return next((owner for entry, owner in _FOREIGN.items() if entry in entries), None)
 
 
 _REMEDY = (
@@ -300,11 +305,23 @@ _REMEDY = (
 )
 
 
+def check_owner(groups: Sequence[dict[str, Any]], entries: dict[Any, Any]) -> None:
+    """Raise if a saved state is another optimizer's."""
+    for number, saved in enumerate(groups):
+        if missing := {"alpha", "beta", "sigma", "delta", "d_init"} - saved.keys():
+            states = [s for s in entries.values() if isinstance(s, dict) and "stream" not in s]
+            owner = _owner({name for s in states for name in s}) or "another optimizer"
+            raise ValueError(
+                f"param_groups[{number}] has no {sorted(missing)[0]!r} but "
+                f"{', '.join(sorted(saved.keys()))}, so the state is that of {owner}. {_REMEDY}"
+            )
+
+
 def check_group(
     saved: dict[str, Any], group: dict[str, Any], where: str, elsewhere: set[str]
 ) -> None:
-    """Raise if a saved group is another optimizer's, or if its names do not fit. `elsewhere` are
-    the names in other groups of this optimizer."""
+    """Raise if the names of a saved group do not fit. `elsewhere` are the names in other groups of
+    this optimizer."""
     names, own = saved.get("param_names"), group.get("param_names")
     if names is not None:
         are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -324,11 +341,6 @@ def check_group(
                 f"{where} of the loaded state holds {sorted(strays)[0]!r}, which is in another "
                 "group here; make the same groups first"
             )
-    if missing := {"alpha", "beta", "sigma", "delta", "d_init"} - saved.keys():
-        raise ValueError(
-            f"{where} has no {sorted(missing)[0]!r} but {', '.join(sorted(saved.keys()))}, so the "
-            f"group is another optimizer's. {_REMEDY}"
-        )
 
 
 # ----------------------------------------------------------------------------------------------

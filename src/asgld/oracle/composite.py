@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 from asgld.oracle.forms import Form
 from asgld.oracle.functions import Function
-from asgld.prox import BoundPenalty, Penalty
+from asgld.prox import L1, BoundPenalty, Branch, Penalty
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,58 +87,89 @@ class ActiveManifold:
     """F as a function of the entries that are free at x, the others held at their kink.
 
     `source` has values of F and derivatives of f, one point (d,) at a time: a Composite, or an
-    oracle of one. Around x this F is smooth.
+    oracle of one. Here g stands for its smooth branch around x.
+
+    `rays` are unit vectors (k, d) along which held entries may leave their kink: the distances are
+    further coordinates, behind the free entries. Only distances of at least 0 are on the branch,
+    whose lines along the rays are as steep as `away` (d,), or as g if that is less.
     """
 
     source: Any
     penalty: BoundPenalty
     x: Tensor
     is_free: Tensor
+    rays: Tensor
+    away: Tensor
 
     @property
     def dim(self) -> int:
+        return self.num_free + len(self.rays)
+
+    @property
+    def num_free(self) -> int:
         return int(self.is_free.sum())
 
     @property
     def unit_roundoff(self) -> float:
         return float(self.source.unit_roundoff)
 
+    @cached_property
+    def _branch(self) -> Branch:
+        return self.penalty.branch(self.x, self.away)
+
+    @property
+    def start(self) -> Tensor:
+        """x in the coordinates of the manifold."""
+        return self.reduced(self.x)
+
     def full(self, y: Tensor) -> Tensor:
-        """The point (d,) whose free entries are y."""
-        return self.x.masked_scatter(self.is_free, y)
+        """The point (d,) with these coordinates."""
+        free = self.x.masked_scatter(self.is_free, y[: self.num_free])
+        return free + y[self.num_free :] @ self.rays
 
     def lifted(self, v: Tensor) -> Tensor:
-        """A direction of the free entries as one of all."""
-        return torch.zeros_like(self.x).masked_scatter(self.is_free, v)
+        """A direction of the manifold as one of all entries."""
+        free = torch.zeros_like(self.x).masked_scatter(self.is_free, v[: self.num_free])
+        return free + v[self.num_free :] @ self.rays
+
+    def reduced(self, v: Tensor) -> Tensor:
+        """The part of a vector (..., d) along the manifold."""
+        return torch.cat([v[..., self.is_free], v @ self.rays.T], -1)
+
+    def lengths(self, scale: Tensor) -> Tensor:
+        """The scales of the coordinates, from those of the entries."""
+        return torch.cat([scale[self.is_free], (self.rays * scale).norm(dim=-1)])
+
+    def is_on_branch(self, y: Tensor) -> bool:
+        """Whether the branch is g at this point: no entry has crossed its kink."""
+        return float(self._branch.gap(self.full(y))) == 0.0
 
     def value(self, y: Tensor) -> Tensor:
-        values: Tensor = self.source.value(self.full(y))
+        x = self.full(y)
+        values: Tensor = self.source.value(x) + self._branch.gap(x)
         return values
 
     def grad(self, y: Tensor) -> Tensor:
-        return self._reduced(self.full(y), self.source.grad(self.full(y)))
+        x = self.full(y)
+        return self.reduced(self.source.grad(x) + self._branch.grad(x))
 
     def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        value, grad = self.source.value_and_grad(self.full(y))
-        return value, self._reduced(self.full(y), grad)
+        x = self.full(y)
+        value, grad = self.source.value_and_grad(x)
+        return value + self._branch.gap(x), self.reduced(grad + self._branch.grad(x))
 
     def hvp(self, y: Tensor, v: Tensor) -> Tensor:
         x, v = self.full(y), self.lifted(v)
-        product: Tensor = self.source.hvp(x, v) + self.penalty.hvp(x, v)
-        return product[self.is_free]
+        return self.reduced(self.source.hvp(x, v) + self._branch.hvp(x, v))
 
     def hessian(self, y: Tensor) -> Tensor:
         """Of all entries at once where most are free, else column by column."""
         x, eye = self.full(y), torch.eye(self.dim, dtype=y.dtype, device=y.device)
         if not hasattr(self.source, "hessian") or 2 * self.dim < len(x):
             return torch.stack([self.hvp(y, column) for column in eye])
-        smooth: Tensor = self.source.hessian(x)[self.is_free][:, self.is_free]
-        columns = x.new_zeros(self.dim, len(x))
-        columns[:, self.is_free] = eye
-        return smooth + self.penalty.hvp(x.expand_as(columns), columns)[:, self.is_free]
-
-    def _reduced(self, x: Tensor, grad: Tensor) -> Tensor:
-        return (grad + self.penalty.grad(x))[self.is_free]
+        columns = torch.stack([self.lifted(column) for column in eye])
+        products = columns @ self.source.hessian(x)
+        return self.reduced(products + self._branch.hvp(x.expand_as(columns), columns))
 
 
 def gradient_mapping(
@@ -204,6 +236,26 @@ class JoinedPenalty(BoundPenalty):
             torch.full_like(y, math.inf) if part is None else part.slack(y, g)
             for part, y, g in self._split(x, grad_f)
         )
+
+    def units(self) -> Tensor:
+        found, used = [], 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            numbers = torch.arange(size) if part is None else part.units()
+            found.append(numbers + used)
+            used += size + 1  # groups are at most as many as entries, and those without a group
+        return torch.cat(found)
+
+    def branch(self, x: Tensor, away: Tensor) -> Branch:
+        nothing = [L1(0.0).on((size,)) for size in self._sizes]
+        branches = [
+            Branch(none, none, torch.zeros_like(y)) if part is None else part.branch(y, a)
+            for (part, y, a), none in zip(self._split(x, away), nothing, strict=True)
+        ]
+        smooth, kinked = (
+            JoinedPenalty(tuple(getattr(b, name) for b in branches), self._sizes)
+            for name in ("smooth", "kinked")
+        )
+        return Branch(smooth, kinked, torch.cat([b.slope for b in branches]))
 
     def _split(self, *tensors: Tensor) -> Any:
         pieces = (torch.split(t, list(self._sizes), -1) for t in tensors)

@@ -526,9 +526,12 @@ class _Loop:
         for name, value in self._identity().items():
             saved = content.get(name)
             if not _is_same(saved, value):
+                differs = f"its {name} is {saved!r}, this run's is {value!r}"
+                if name == "prox":  # these are slopes, of which nobody knows the penalty
+                    differs = "its prox, or the weights or groups of it, are not this run's"
                 raise ValueError(
-                    f"checkpoint={str(path)!r} belongs to another run: its {name} is {saved!r}, "
-                    f"this run's is {value!r}; use another file, or remove it to start anew"
+                    f"checkpoint={str(path)!r} belongs to another run: {differs}; use another "
+                    "file, or remove it to start anew"
                 )
         fresh = self._initial_states(self.free)
         self.states = [

@@ -289,10 +289,12 @@ def space_tasks(size: Size) -> list[Task]:
     # Two other ways to keep x positive for one configuration: details.
     plan = [("bounded", number) for number in BY_NUMBER if size.name == "full" or number in _JUDGED]
     plan += [(space, "5") for space in ("low bound", "reflect")]
-    amount = {"tiny": size.study, "reduced": (32, 6_000), "full": size.study}[size.name]
     tasks = []
     for space, number in plan:
         configuration = BY_NUMBER[number]
+        # Growing batches are dear, and no comparison of pairs needs them.
+        many = size.study if configuration.slope > 0.0 else (400, size.study[1])
+        amount = {"tiny": size.study, "reduced": (32, 6_000), "full": many}[size.name]
         # The paper prints the step size of SGLD_A alone.
         grid = (
             _X_LRS[configuration.alpha] if size.name == "full" else _X_LRS[configuration.alpha][1:3]
@@ -512,12 +514,12 @@ def x1(o: Outcomes) -> Checks:
 def x2(o: Outcomes) -> Checks:
     """ASGLD and its variants converge fast for beta > alpha/2.
 
-    In log x they do, with a step that is not small. In x, the variable of the paper, the step that
-    the small variance allows is slow for the large one, and where x may come close to 0 one long
-    step throws an iterate far off.
+    In log x they do, with a step that is not small. In x, the variable of the paper, they do with
+    batches. With single samples some iterates still leave at the end. Where x may come close to 0,
+    one long step throws an iterate far off.
     """
     for number in ("4", "5", "6", "7"):
-        yield at_least(*_near_in_x(o, number), CONVERGED)
+        yield at_least(*_near_in_x(o, number), CONVERGED, core=number != "4")
     for number in ("4", "5", "6", "7"):
         value = o["study"].one(number=number)
         says = _time_near(f"{value['label']}, log x")
@@ -548,7 +550,8 @@ def x3(o: Outcomes) -> Checks:
 def x4(o: Outcomes) -> Checks:
     """ASG converges stably but slower than ASGLD.
 
-    At equal batch ASGLD is not the faster one; the paper compares B = 1 with B = 10.
+    At equal batch the lead of ASGLD is small at B = 10, and there is none at B = 1. The paper
+    compares B = 1 with B = 10.
     """
     for asg, asgld, batch in (("9", "4", 1), ("9b", "5", 10)):
         yield at_least(*_near_in_x(o, asg), CONVERGED, core=batch == 10)

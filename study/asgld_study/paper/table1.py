@@ -63,12 +63,13 @@ _PLANS: dict[str, dict[str, Any]] = {
     "tiny": {
         "seeds": 2, "chain_eps": (1.0,), "chain_steps": 100,
         "saddle_seeds": 4, "dims": (4, 8), "hessian_dims": (4,), "second_order_seeds": 2,
-        "stairs": (2,), "trials": 1, "tuned_families": 1, "shrink": 0.02, "control_steps": 100,
+        "stairs": (2,), "loose_seeds": 1, "trials": 1, "tuned_families": 1, "shrink": 0.02,
+        "control_steps": 100,
     },
     "reduced": {
         "seeds": 4, "chain_eps": (1.0, 0.5, 0.25), "chain_steps": 3_000,
         "saddle_seeds": 24, "dims": (4, 32, 256), "hessian_dims": (4, 32), "second_order_seeds": 3,
-        "stairs": (4, 8, 16), "trials": 6, "tuned_families": 3, "shrink": 0.25,
+        "stairs": (4, 8, 16), "loose_seeds": 4, "trials": 6, "tuned_families": 3, "shrink": 0.25,
     },
     "full": {
         "seeds": 8,
@@ -411,7 +412,8 @@ def m17(o: Outcomes) -> Checks:
 def m18(o: Outcomes) -> Checks:
     """The framework outperforms all known first-order methods.
 
-    Which method is the cheapest depends on the problem.
+    The best of three of its members against the best of four rivals, all tuned: cheaper on most of
+    the problems that were tried, without a clear lead on a row of saddles.
     """
     found = MeasuredCells.of(o)
     for family in dict.fromkeys(r.tags["family"] for r in found.select("tuned")):

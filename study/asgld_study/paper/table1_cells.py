@@ -113,6 +113,7 @@ class Extent:
     stairs: tuple[int, ...]  # numbers of saddles of the staircase
     chain_methods: tuple[str, ...]
     minima: str  # size of the way from a saddle to a minimum
+    loose_seeds: int  # replicas of carmon-cubic on the staircase, whose costs vary by a quarter
     chain_eps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     chain_steps: int = 20_000
     control_steps: int = 2000
@@ -127,7 +128,7 @@ EXTENTS = {
         gammas=(0.2, 0.5, 1.0), k0s=(0, 100, 1000), exponents=(0.0, 1.0), map_steps=400,
         seeds=5, trials=8, tuning_seeds=3, families=(SADDLE, OCTOPUS, REALISTIC[1]),
         octopus_dims=(2, 3, 4), octopus_steps=2000, stairs=(2, 4, 8), minima="tiny",
-        chain_methods=("gd", "cubic-newton"), rotations=(True,), shrink=0.25,
+        chain_methods=("gd", "cubic-newton"), loose_seeds=2, rotations=(True,), shrink=0.25,
     ),
     "full": Extent(
         saddle_seeds=60, second_order_seeds=30, dims=(4, 16, 64, 256, 1024, 4096),
@@ -136,7 +137,7 @@ EXTENTS = {
         seeds=30, trials=32, tuning_seeds=5, families=FAMILIES,
         octopus_dims=(2, 3, 4, 5, 6, 8), octopus_steps=4000,
         stairs=(8, 16, 32, 64), minima="full",
-        chain_methods=("gd", *(c.label for c in CONTENDERS if c.row)),
+        chain_methods=("gd", *(c.label for c in CONTENDERS if c.row)), loose_seeds=60,
     ),
 }  # fmt: skip
 
@@ -631,10 +632,13 @@ def staircase_cells(plan: Extent) -> list[Cell]:
             unit, options = math.sqrt(eps), staircase_settings(label, eps)
             if options is None or (label == "gd" and number > min(plan.stairs)):
                 continue
+            replicas = max(plan.seeds // _SHARES.get(label, 1), 1)
+            if label == "carmon-cubic":
+                replicas = plan.loose_seeds
             shape = {"tau": math.e * unit, "curvature": math.e * unit, "gamma": 0.5 * unit}
             cell = Cell("octopus", BY_LABEL[label].method, {"dim": dim, **shape}, options, "saddle",
                         saddle=dim - stairs, max_steps=100_000, eps=eps, gamma=0.5 * unit,
-                        replicas=max(plan.seeds // _SHARES.get(label, 1), 1),
+                        replicas=replicas,
                         tags={"label": label, "sweep": "staircase", "eps": eps})  # fmt: skip
             if label == "gd":
                 tags = {"label": label, "sweep": "control", "noise": "none, staircase"}
@@ -686,6 +690,7 @@ def tuned_tasks(plan: Extent) -> list[Task]:
                 problem_options=options,
                 options=target_options(contender, subject, family.eps, family.gamma),
                 until="sosp",
+                replicas=plan.saddle_seeds,
                 tags={"label": label, "sweep": "tuned", "family": family.name},
             )
             search = SettingSearch(cell, contender.search_ranges, plan.trials)

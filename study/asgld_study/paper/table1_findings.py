@@ -121,9 +121,12 @@ def _holds(tables: Tables, check: str) -> bool:
 def _open_rows(tables: Tables) -> Iterator[str]:
     undecided = [row["row"] for row in tables["table1"] if row["verdict"] in _OPEN]
     if undecided:
+        which = (
+            f"Row {undecided[0]} is" if len(undecided) == 1 else f"Rows {_numbers(undecided)} are"
+        )
         yield (
-            f"Rows {_numbers(undecided)} are open: runs that could decide are missing, too short "
-            "or on both sides of the bound."
+            f"{which} open: runs that could decide are missing, too short or on both sides of the "
+            "bound."
         )
 
 

@@ -228,6 +228,7 @@ def _run(made: Mapping[str, Any]) -> dict[str, Any]:
     copied = ("size", "cells", "failed_cells", "search_trials", "search_trials_realistic")
     return {name: made[name] for name in copied} | {
         "seeds": made["replicas"]["others"],
+        "loose": plan.loose_seeds,
         "minutes": sum(made["processor_seconds"].values()) / 60,
         "limits": in_words,
         "control_steps": plan.control_steps,

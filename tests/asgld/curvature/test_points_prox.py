@@ -38,8 +38,8 @@ def point(*x: float) -> Tensor:
         ((0.0, 0.0), 0.1, Kind.NOT_STATIONARY),  # an entry leaves its kink
         ((1.9, 1e-3), 0.1, Kind.NOT_STATIONARY),  # an entry that belongs to its kink
         ((0.0, 0.0), 3.0, Kind.MINIMUM),  # all entries at their kinks
-        ((0.0, 0.0), 2.0, Kind.UNDECIDED),  # no slack
-        ((1.95, 0.0), 0.05, Kind.UNDECIDED),
+        ((0.0, 0.0), 2.0, Kind.MINIMUM),  # no slack, but f is a bowl along the ray
+        ((1.95, 0.0), 0.05, Kind.MINIMUM),
     ],
 )
 @pytest.mark.parametrize("tolerances", [{}, {"eps": 1e-8, "gamma": 1e-4}])

@@ -216,6 +216,15 @@ def test_state_of_other_batches_is_refused() -> None:
         GrowingBatchSampler(100, 8, seed=2).load_state_dict(state)
 
 
+def test_state_that_is_not_whole_is_refused_by_name() -> None:
+    sampler = GrowingBatchSampler(100, 8)
+    with pytest.raises(ValueError, match=r"no num_samples, initial, .*seed: .*attribute `step`"):
+        sampler.load_state_dict({"step": 2})
+    with pytest.raises(ValueError, match="no step: "):
+        sampler.load_state_dict({k: v for k, v in sampler.state_dict().items() if k != "step"})
+    assert sampler.step == 0
+
+
 def test_endless_sampler_has_no_length() -> None:
     with pytest.raises(TypeError, match="num_steps"):
         len(GrowingBatchSampler(10))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import asgld
 from asgld.noise import canonical_name
+from asgld.prox import L1, GroupLasso
 
 
 def _split(model: nn.Module, **options: Any) -> dict[str, int]:
@@ -136,6 +137,64 @@ def test_patterns_override_the_split() -> None:
     assert _split(_mlp(), coordinates="0.weight") == {"2.weight": 1}
     with pytest.raises(TypeError, match="need a model"):
         asgld.network_groups(_mlp().parameters())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", ["polar-row", "coordinate"])
+def test_penalties_by_name_leave_all_else_as_it_was(shape: str) -> None:
+    first, second = GroupLasso(1e-2), L1(1e-3)
+    prox = {"2.weight": first, "*.weight": second, "*.bias": L1(0.0)}
+    groups = asgld.network_groups(_mlp(), shape, prox=prox)
+    found = {group["prox"]: group["param_names"] for group in groups}
+    assert found == {
+        first: ["2.weight"],
+        second: ["0.weight", "4.weight"],
+        L1(0.0): ["0.bias", "2.bias", "4.bias"],
+    }
+    one = asgld.network_groups(_mlp(), shape, prox={"2.weight": first})
+    assert one[-1]["param_names"] == ["2.weight"]
+    assert (one[-1]["shape"], one[-1]["prox"]) == ("coordinate", first)
+    others = [(g["shape"], n) for g in one[:-1] for n in g["param_names"]]
+    plain = [(g["shape"], n) for g in asgld.network_groups(_mlp(), shape) for n in g["param_names"]]
+    assert others == [pair for pair in plain if pair[1] != "2.weight"]
+    assert not any("prox" in group for group in one[:-1])
+    with pytest.raises(ValueError, match=r"'7.weight' matches no parameter"):
+        asgld.network_groups(_mlp(), shape, prox={"7.weight": first})
+
+
+def test_a_penalty_on_one_layer_empties_its_rows_alone() -> None:
+    torch.manual_seed(0)
+    model = _mlp()
+    optimizer = asgld.NetworkASGLD(
+        asgld.network_groups(model, prox={"0.weight": GroupLasso(10.0)}), lr=0.02
+    )
+    for _ in range(50):
+        optimizer.zero_grad()
+        model(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+    empty = [name for name, p in model.named_parameters() if p.dim() > 1 and not p.any(1).any()]
+    assert empty == ["0.weight"]
+
+
+def test_a_layer_that_thaws_gets_a_group_of_its_own() -> None:
+    model = _mlp()
+    model[0].requires_grad_(False)
+    optimizer = asgld.NetworkASGLD(model)
+    model[0].requires_grad_(True)
+    with pytest.raises(
+        ValueError, match=r"no names, .*\('0.weight', model\[0\].weight\).*polar-row"
+    ):
+        optimizer.add_param_group({"params": model[0].parameters()})
+    assert len(optimizer.param_groups) == 2
+    optimizer.add_param_group({"params": [("0.weight", model[0].weight)], "shape": "polar-row"})
+    optimizer.add_param_group({"params": [("0.bias", model[0].bias)]})
+    streams = [asgld.NetworkASGLD(model).state[p]["stream"] for p in model.parameters()]
+    assert [optimizer.state[p]["stream"] for p in model.parameters()] == streams
+    take_steps(optimizer, 1)
+    bare = asgld.ASGLD([torch.zeros(2, requires_grad=True)])
+    with pytest.raises(ValueError, match=r"has names, .*parameters alone"):
+        bare.add_param_group({"params": [("a", torch.zeros(2, requires_grad=True))]})
+    with pytest.raises(ValueError, match="more than one parameter group"):  # torch's own
+        bare.add_param_group({"params": bare.param_groups[0]["params"]})
 
 
 def test_single_rows_and_frozen_parameters_are_left_out() -> None:

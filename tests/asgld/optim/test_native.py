@@ -171,7 +171,7 @@ def test_native_step_without_noise_has_no_seed(seed: int) -> None:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.7, 1.3), (0.7, 0.7), (1.0, 0.7), (0.7, 3.0)])
 def test_native_powers_cover_all_floats(alpha: float, beta: float) -> None:
-    """A metric that is tiny, huge, infinite or not a number gives what a power gives."""
+    """A metric that is tiny, huge or not a number gives what a power gives; infinite ones show."""
     sums = [0.0, *(2.0**e for e in range(-120, 128)), 3e38, math.inf, math.nan]
     total = torch.tensor(sums)
     for d_init in (0.0, 1e-12, 1.0, 1e30):
@@ -179,8 +179,10 @@ def test_native_powers_cover_all_floats(alpha: float, beta: float) -> None:
         ours = torch.ones_like(total), torch.full_like(total, 1e-3), total.clone()
         x, _, size = expected(*ours, **knobs)
         step(*ours, **knobs)
-        for ours_i, x_i, size_i in zip(ours[0].tolist(), x, size, strict=True):
-            if math.isfinite(size_i) and size_i < 1e38:
+        for sum_i, ours_i, x_i, size_i in zip(sums, ours[0].tolist(), x, size, strict=True):
+            if not math.isfinite(sum_i):
+                assert math.isnan(ours_i)
+            elif math.isfinite(size_i) and size_i < 1e38:
                 assert abs(ours_i - x_i) <= 8 * 2.0**-24 * max(size_i, 1e-30)
             else:
                 assert not math.isfinite(ours_i) or abs(ours_i) > 1e37

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import BACKENDS, make_parameters, make_tensor, take_steps
+from helpers import BACKENDS, make_model, make_parameters, make_tensor, take_steps
 from torch import Tensor
 from torch.optim import lr_scheduler
 
 import asgld
 from asgld import noise, reference
+
+
+@pytest.mark.parametrize("build", [asgld.ASGLD, asgld.AGLD, asgld.ASG, asgld.SGLD, asgld.PSGLD])
+def test_a_model_is_refused_with_what_to_give_instead(build: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"named_parameters\(\), or use asgld.NetworkASGLD\(model\)"
+    ):
+        build(make_model())
+
 
 # ----------------------------------------------------------------------------------------------
 # NetworkASGLD: the noise follows lr

@@ -437,7 +437,7 @@ def test_parameters_that_a_penalty_does_not_fit(
 
 
 def test_network_matrices_take_no_penalty() -> None:
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match=r"shape='coordinate', or .*network_groups\(model, prox="):
         asgld.NetworkASGLD(helpers.make_model(), prox=L1(0.1))
     by_coordinate = asgld.NetworkASGLD(helpers.make_model(), shape="coordinate", prox=L1(0.1))
     assert all(group["prox"] == L1(0.1) for group in by_coordinate.param_groups)

@@ -470,14 +470,51 @@ def test_matrix_that_is_not_finite_spoils_no_other(polar_by: str) -> None:
 
 
 @pytest.mark.parametrize("shape", PREDICTABLE)
-def test_one_huge_gradient_leaves_numbers(shape: str) -> None:
-    """Its square overflows float32; the parameter waits, as with a D per coordinate."""
+def test_one_huge_gradient_shows_where_its_square_overflows(shape: str) -> None:
+    """As with a D per coordinate. Matrices have sums of double precision, which hold it."""
     p = torch.zeros(6, 4, requires_grad=True)
     optimizer = asgld.NetworkASGLD([p], shape=shape, noise=0.0)
     for k, scale in enumerate((1.0, 1e20, 1.0, 1.0)):
         p.grad = scale * make_tensor(6, 4, seed=k)
         optimizer.step()
-    assert bool(p.isfinite().all())
+    assert bool(p.isfinite().all() if shape in ("left", "both") else p.isnan().all())
+
+
+# On both sides of the sizes from which other products serve on a CPU; wide, tall, square, odd.
+LARGE = [(3, 100, 140), (2, 131, 200), (2, 200, 131), (1, 515, 530), (1, 1031, 515)]
+
+
+@pytest.mark.parametrize("size", LARGE, ids=str)
+@pytest.mark.parametrize("polar_by", ["express", "muon"])
+def test_large_polar_factors_are_as_exact_as_small_ones(
+    size: tuple[int, int, int], polar_by: str
+) -> None:
+    """A factor has the norm of about one per row. It is the same alone and in a batch."""
+    batch = make_tensor(*size, seed=1)
+    found = polar.polar_factors(batch, polar_by, 0.0)
+    exact = polar.polar_factors(batch.double(), polar_by, 0.0)
+    assert float((found - exact).abs().max()) < 1e-5
+    if size[0] > 1 and min(size[1:]) >= polar._LARGE:
+        alone = [polar.polar_factors(one[None], polar_by, 0.0) for one in batch]
+        assert torch.equal(torch.cat(alone), found)
+
+
+def test_products_on_a_cpu_are_of_bfloat16_where_torch_may_take_them() -> None:
+    if not torch.cpu._is_avx512_bf16_supported():
+        pytest.skip("this processor has no bfloat16")
+    batch = make_tensor(1, 200, 150, seed=1)
+    exact = polar.polar_factors(batch.double(), "express", 0.0)
+    errors, setting = [], torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
+    try:
+        for word in ("ieee", "bf16"):
+            setting.fp32_precision = word
+            found = polar.polar_factors(batch, "express", 0.0)
+            assert found.dtype == torch.float32
+            errors.append(float((found - exact).norm() / exact.norm()))
+    finally:
+        setting.fp32_precision = before
+    assert errors[0] < 1e-5 < 1e-3 < errors[1] < 0.03
 
 
 def test_singular_values_that_do_not_converge_have_a_fallback(

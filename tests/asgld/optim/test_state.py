@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import assert_equal, make_parameters, snapshot, take_steps
+from helpers import assert_equal, make_model, make_parameters, snapshot, take_steps
 from torch import Tensor
 
 import asgld
@@ -119,6 +119,29 @@ def test_state_of_another_optimizer_is_named_as_such(
     with pytest.raises(ValueError, match=r"missing"):
         target.load_state_dict(saved)
     assert_equal(seen, snapshot(target))
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_state_of_another_optimizer_is_named_before_groups_are_counted(steps: int) -> None:
+    """More groups would not make it fit."""
+    model = make_model()
+    other = torch.optim.AdamW(model.parameters())
+    take_steps(other, steps)
+    optimizer = asgld.NetworkASGLD(model)
+    seen = snapshot(optimizer)
+    owner = "Adam or AdamW" if steps else "another optimizer"
+    with pytest.raises(ValueError, match=f"so the state is that of {owner}") as caught:
+        optimizer.load_state_dict(other.state_dict())
+    assert "same groups" not in str(caught.value)
+    assert_equal(seen, snapshot(optimizer))
+
+
+def test_state_of_another_model_is_told_by_both_shapes() -> None:
+    def optimizer_of(width: int) -> asgld.ASGLD:
+        return asgld.NetworkASGLD(torch.nn.Linear(width, 1), shape="coordinate")
+
+    with pytest.raises(ValueError, match=r"\(1, 8\).*of shape \(1, 9\).*that of another model"):
+        optimizer_of(9).load_state_dict(optimizer_of(8).state_dict())
 
 
 def test_whole_numbers_as_earlier_versions_saved_them_load() -> None:

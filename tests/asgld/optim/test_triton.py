@@ -239,6 +239,23 @@ def test_triton_step_waits_where_there_is_no_gradient(dtype: torch.dtype, oppose
     assert torch.equal(ours[0] != start, moves)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["clip", "decay", "all", "opposed dropped"])
+def test_triton_step_shows_what_is_lost(dtype: torch.dtype, name: str) -> None:
+    """An infinite D, or a gradient that is not a number, as in tests/.../test_infinite_metric.py:
+    a clip hides neither."""
+    pairs = [(1.0, 1.0)] if name != "clip" else [(0.7, 1.3), (2.0, 1.0), (0.0, 1.0), (1.0, 0.0)]
+    for alpha, beta in pairs:
+        ours = problem(300, dtype=dtype, sum_dtype=torch.float32 if dtype.itemsize == 2 else dtype)
+        start = copies(ours)
+        ours[2][4], ours[1][9] = torch.inf, torch.nan
+        kernel_step(ours, alpha=alpha, beta=beta, **WIDER[name])
+        kernel_step(start, alpha=alpha, beta=beta, **WIDER[name])
+        assert ours[0].isnan().nonzero().flatten().tolist() == [4, 9]
+        kept = ~ours[0].isnan()
+        assert torch.equal(ours[0][kept], start[0][kept])
+
+
 @pytest.mark.parametrize(
     "knobs",
     [{"sigma": 0.0}, {"maximize": True}, {"lr": 0.0}, {"alpha": 0.0, "beta": 0.0}, {"delta": 0.0}],

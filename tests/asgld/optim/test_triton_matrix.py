@@ -254,6 +254,17 @@ def test_polar_does_not_depend_on_the_scale(scale: float) -> None:
     assert error_of(found, exact) < 1e-2
 
 
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+def test_polar_of_what_overflows_is_lost(lost: float) -> None:
+    """The norm of finite numbers may be infinite; their factor must not be zero then."""
+    X = normal(2, 5, 7, dtype=torch.float16)
+    if math.isnan(lost):
+        X[0, 1, 1] = lost
+    found = matrix.polar(X, squares=torch.tensor([lost, 35.0], device=DEVICE))
+    assert found[0].isnan().all()
+    assert found[1].isfinite().all()
+
+
 def test_polars_are_the_polars_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "_LARGE", 32)
     shapes = [(2, 40, 136), (1, 136, 40), (2, 40, 40), (1, 30, 50), (0, 40, 136)]
@@ -397,6 +408,14 @@ def test_rows_of_zeros_stay_zero() -> None:
     large = torch.full((1, 2, 2), 6e4, dtype=torch.float16, device=DEVICE)
     matrix.scale_rows(large, torch.ones(1, 2, device=DEVICE), 0.5, 100.0)
     assert large.isfinite().all()
+
+
+def test_rows_with_an_infinite_average_are_lost() -> None:
+    X, v = normal(2, 4, 6, dtype=torch.float16), torch.ones(2, 4, device=DEVICE)
+    v[0, 2] = math.inf
+    matrix.scale_rows(X, v, 0.5, 1.0)
+    assert X[0].isnan().all()
+    assert X[1].isfinite().all()
 
 
 def test_rows_refuse_averages_that_do_not_fit() -> None:
