@@ -93,7 +93,7 @@ def extension(word: str) -> Callable[..., Any]:
         return loaded
     raise ImportError(
         f"`{word.lstrip('_')}` is part of the study of the paper, which is not installed: pip "
-        "install asgld-study, or pip install ./study in a checkout of the repository"
+        "install asgld-study, or ./study in a clone"
     )
 
 
@@ -118,7 +118,10 @@ def main() -> None:
     try:
         app = build_app()
     except ImportError as error:
-        sys.exit(f"{error}: the asgld command needs typer and rich: pip install 'asgld[cli]'")
+        sys.exit(
+            f"{error}: the asgld command needs typer and rich: pip install 'asgld[cli]', or "
+            "'.[cli]' in a clone"
+        )
     try:
         app()
     except ImportError as error:  # a package that one command needs; the message names the extra

@@ -138,7 +138,9 @@ def check_figure(path: Path | None) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ValueError("--figure needs matplotlib: pip install 'asgld[plot]'") from error
+        raise ValueError(
+            "--figure needs matplotlib: pip install 'asgld[plot]', or '.[plot]' in a clone"
+        ) from error
 
 
 def check_file(path: Path | None, argument: str) -> None:

@@ -7,6 +7,7 @@ see x in that form and may answer in it. Results go back through the same form.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,13 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from asgld.oracle.differences import Bounds, magnitudes
-from asgld.oracle.functions import Function, UserFunction, numpy_function, torch_function
+from asgld.oracle.functions import (
+    Function,
+    UserFunction,
+    numpy_function,
+    torch_function,
+    tried,
+)
 
 _CPU = torch.device("cpu")
 
@@ -326,14 +333,14 @@ def user_function(
 
     if form.is_torch:
         return build(torch_function, form.split_tensor)
-    tried = 0
+    num_calls = 0
     if not has_derivatives:
         trial = build(torch_function, form.split_tensor)
         if _differentiates(trial, start[:1]):
             return trial
-        tried = trial.calls["fun"]
+        num_calls = trial.calls["fun"]
     function = build(numpy_function, form.split_array)
-    function.calls["fun"] += tried
+    function.calls["fun"] += num_calls
     return function
 
 
@@ -361,7 +368,8 @@ def _in_form(
 def _differentiates(function: UserFunction, x: Tensor) -> bool:
     """Whether autograd differentiates `fun` rightly, judged by a difference along one direction.
 
-    A NumPy function may run on tensors and yet lose part of its gradient, by `float(x[0])` say.
+    A NumPy function may run on tensors and yet lose part of its gradient, by `float(x[0])` say. A
+    function that runs and is not finite here is of torch: nothing speaks against its gradient.
     """
     generator = torch.Generator().manual_seed(0)
     scale = magnitudes(x)
@@ -370,18 +378,23 @@ def _differentiates(function: UserFunction, x: Tensor) -> bool:
         warnings.simplefilter("ignore")
         for point in (x + 1e-3 * shift, x):  # off x0, which may be a critical point
             step = function.unit_roundoff ** (1 / 3)
-            try:
-                value, gradient = function.value_and_grad(point)
-                ahead, behind = (float(function.value(point + s * step * v)) for s in (1, -1))
-            except (RuntimeError, TypeError, ValueError, IndexError):
+            found, _ = tried(functools.partial(_along, function, point, step * v))
+            if found is None:
                 return False
+            value, gradient, ahead, behind = found
             slope, rise = float((gradient * v).sum()), ahead - behind
             if math.isfinite(slope) and math.isfinite(rise):
                 # Each part of the slope must be seen, so it is compared with their sum of sizes.
                 size = float((gradient * v).abs().sum()) + abs(rise) / (2 * step)
                 noise = function.unit_roundoff * (abs(float(value)) + abs(ahead)) / step
                 return bool(abs(slope - rise / (2 * step)) <= 1e-4 * size + 10 * noise)
-    return False
+    return True
+
+
+def _along(function: UserFunction, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, float, float]:
+    """Value and gradient at x, and the values at x + v and x - v."""
+    ahead, behind = (float(function.value(x + sign * v)) for sign in (1, -1))
+    return *function.value_and_grad(x), ahead, behind
 
 
 def contradicts_values(function: Function, x: Tensor) -> bool:

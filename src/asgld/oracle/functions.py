@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from torch.autograd import forward_ad
 from asgld.oracle.differences import Bounds, contradicts, gradient_of_values, product_of_gradients
 
 RowCall = Callable[..., Any]
+T = TypeVar("T")
 
 _EPS = float(np.finfo(np.float64).eps)
 # A gradient that is itself a difference carries rounding of eps^(2/3), and its own truncation: it
@@ -198,22 +200,25 @@ class UserFunction:
         while True:
             route = routes[0]
             call = self._columns(route) if is_by_products else route.call
+            attempt = functools.partial(self._attempt, call, rows)
+            is_new = route.is_automatic and not self._has_checked
             try:
-                result = self._attempt(call, rows)
+                result, refusal = (attempt(), None) if len(routes) == 1 else tried(attempt)
+                if isinstance(refusal, _Fault):
+                    raise refusal
+                is_wrong = is_new and refusal is None and self._is_wrong(route, rows)
             except _Fault as fault:
                 raise fault.build(kind) from fault.__cause__
             except Exception as error:
-                if len(routes) == 1:
-                    raise _raised(route.argument, error, 0, len(rows[0]), rows[0][0]).build(
-                        kind
-                    ) from error
-                self._drop(routes, f"failed: {_first_line(error)}")
+                raised = _raised(route.argument, error, None, len(rows[0]), rows[0][0])
+                raise raised.build(kind) from error
+            if refusal is not None:
+                self._drop(routes, f"failed: {_first_line(refusal)}")
                 continue
-            if route.is_automatic and not self._has_checked:
-                if self._is_wrong(route, rows):
-                    self._drop(routes, "gave a wrong product")
-                    continue
-                self._has_checked = True
+            if is_wrong:
+                self._drop(routes, "gave a wrong product")
+                continue
+            self._has_checked |= is_new
             if kind not in self._noted:
                 self._noted.add(kind)
                 if is_by_products:
@@ -232,7 +237,7 @@ class UserFunction:
         try:
             return self._at_once(call, rows)
         except Exception as error:
-            refusal = error
+            refusal = own_error(error)
         cause = refusal.__cause__ or refusal
         if self.dtype is not None or not _is_mismatch(cause):
             raise refusal
@@ -240,8 +245,9 @@ class UserFunction:
             self.dtype = self._other_dtypes.pop(0)
             try:
                 result = self._at_once(call, rows)
-            except Exception:
+            except Exception as error:
                 self.dtype = None
+                own_error(error)
                 continue
             self.computes_in(self.dtype)
             self.notes["dtype"] = (
@@ -255,18 +261,17 @@ class UserFunction:
         """Call on all rows at once where the function can be vectorized, else one by one."""
         if len(rows[0]) == 1 or not self.can_vectorize:
             return call(*rows)
-        try:
-            return call(*rows)
-        except Exception as error:  # vmap refuses in many ways; rows one by one decide
-            vmap_error = error
-        self.can_vectorize = False
+        result, refusal = tried(functools.partial(call, *rows))
+        if refusal is None:
+            return result
+        self.can_vectorize = False  # vmap refuses in many ways; rows one by one decide
         try:
             result = call(*rows)
         except Exception:
             self.can_vectorize = True
             raise
-        reason = _first_line(vmap_error)
-        self.notes["rows"] = f"evaluated one by one, since vmap failed: {reason}"
+        reason = _first_line(refusal)
+        self.notes["rows"] = f"points are evaluated one by one, since vmap failed: {reason}"
         return result
 
     def _columns(self, route: Route) -> RowCall:
@@ -289,10 +294,10 @@ class UserFunction:
         """
         grad = self.routes["grad"][0].call
         indices = [r[:1] for r in rows[1:] if not r.is_floating_point()]
-        try:
-            return contradicts(grad, route.call, rows[0][:1], *indices, eps=self.unit_roundoff)
-        except Exception:  # a step may leave the domain of f, which proves nothing
-            return False
+        check = functools.partial(
+            contradicts, grad, route.call, rows[0][:1], *indices, eps=self.unit_roundoff
+        )
+        return bool(tried(check)[0])  # a step may leave the domain of f, which proves nothing
 
 
 class _Autograd:
@@ -437,7 +442,8 @@ def _pullback(gradient: Tensor, leaf: Tensor, vectors: Tensor) -> Tensor:
                 materialize_grads=True,
             )[0]
             return together
-    except Exception:  # vmap refuses in many ways
+    except Exception as error:  # vmap refuses in many ways
+        own_error(error)
         each = [
             torch.autograd.grad(gradient, leaf, v, retain_graph=True, materialize_grads=True)[0]
             for v in vectors
@@ -681,13 +687,50 @@ def _load_forward_mode() -> None:
 # ------------------------------------------------------------------------------------ errors
 
 
-def _raised(argument: str, error: Exception, row: int, num_rows: int, x: Tensor) -> _Fault:
-    """A user's callable raised at a row."""
+def own_error(error: Exception) -> Exception:
+    """Return an error that a call raised. What a signal handler raised goes up as it is.
+
+    It may be an alarm that ends a call: no other way is tried after it, and it keeps its type.
+    """
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = {code for h in handlers if (code := getattr(h, "__code__", None)) is not None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            raise error
+        trace = trace.tb_next
+    return error
+
+
+def tried(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result of a call, or the error that it raises each time.
+
+    Such a call is refused, so that another route may do. An error that does not come again at the
+    same points is no refusal: it goes up.
+    """
+    try:
+        return call(), None
+    except Exception as error:
+        refusal = own_error(error)
+    try:
+        call()
+    except Exception as error:
+        if type(own_error(error).__cause__ or error) is type(refusal.__cause__ or refusal):
+            return None, refusal
+    raise refusal
+
+
+def _raised(argument: str, error: Exception, row: int | None, num_rows: int, x: Tensor) -> _Fault:
+    """A user's callable raised at a row; None is all rows at once, of which x is the first."""
+    own_error(error)
+    place = f"row {row or 0} of {num_rows}"
+    if row is None and num_rows > 1:
+        place = f"{num_rows} rows at once, the first"
 
     def build(kind: str) -> Exception:
         return RuntimeError(
-            f"`{argument}` raised {type(error).__name__}: {error} (oracle call `{kind}`, row {row} "
-            f"of {num_rows}, x = {_short(x)}){_remedy(error)}"
+            f"`{argument}` raised {type(error).__name__}: {error} (oracle call `{kind}`, {place}, "
+            f"x = {_short(x)}){_remedy(error)}"
         )
 
     return _Fault(build)

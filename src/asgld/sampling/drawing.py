@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import re
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -41,8 +45,13 @@ STARTS = ("mode", "x0", "anneal")
 _CHECK_PART = 8
 # It makes at least so many for each chain, and tells nothing below so many effective ones.
 _LEAST_CHECK, _LEAST_EFFECTIVE = 25, 60.0
-# A note tells of more steps than this.
-_MANY_STEPS = 100_000
+# A warning tells of more steps than so many times those for a normal density, of so many draws.
+_LONG, _USUAL_DRAWS = 20, 1000
+# What to do where the density ends.
+_END = (
+    "for x > 0 sample y = log(x), and add y.sum(), the log of the Jacobian, to the log density "
+    "(subtract it from num_data * loss)"
+)
 # The memory of PSGLD's D, by default.
 _DECAY = 0.99
 
@@ -59,9 +68,15 @@ def sample(target: Any, x0: Any = None, **options: Any) -> Samples | NetworkSamp
     """Draw from the posterior of a loss, from a density, or from that of a network's weights.
 
     Args:
-        target: a loss, a log density, or a network. See :func:`sample_function` and
-            :func:`sample_network` for the options of each.
+        target: a loss, a log density, or a network.
         x0: a start in the form of x, as for :func:`asgld.minimize`; not for a network.
+        **options: for a loss or a log density num_data, prior_sd, log_density, temperature,
+            method, chains, draws, burn_in, thin, batch_size, correct, lr, metric, look_back, start,
+            step_check, seed, folder, checkpoint_every and progress:
+            ``help(asgld.sampling.sample_function)`` explains them. For a network data, loss, lr,
+            num_data, prior_sd, temperature, method, batch_size, draws, burn_in, thin, correct,
+            seed, chain, folder, checkpoint_every and progress:
+            ``help(asgld.sampling.sample_network)``.
 
     >>> import torch, asgld
     >>> data = torch.tensor([1.2, 0.8, 1.1, 0.9], dtype=torch.float64)
@@ -80,10 +95,21 @@ def sample(target: Any, x0: Any = None, **options: Any) -> Samples | NetworkSamp
             raise TypeError("x0 with a network: its weights are the start; leave x0 out")
         if "chains" in options:
             raise TypeError("chains with a network: a call is one chain; use chain=0, 1, and so on")
+        _refuse_unknown(options, sample_network)
         return sample_network(target, **options)
+    _refuse_unknown(options, sample_function)
     if x0 is None:
         raise TypeError("x0 is missing: need a start in the form of x")
     return sample_function(target, x0, **options)
+
+
+def _refuse_unknown(options: dict[str, Any], call: Callable[..., Any]) -> None:
+    """Raise if a function takes no such options."""
+    parameters = inspect.signature(call).parameters.values()
+    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    if unknown := [name for name in options if name not in known]:
+        what = f"bounds: a chain has none; {_END}" if "bounds" in unknown else repr(unknown[0])
+        raise TypeError(f"unknown option {what}; known are {', '.join(known)}")
 
 
 def sample_function(
@@ -153,8 +179,10 @@ def sample_function(
             lr. PSGLD does not.
         start: "mode": chains begin at the mode that descent from x0 finds; where x0 has a row for
             each chain, there. "x0": at x0. "anneal": where a search by annealed ASGLD from x0 ends,
-            for each chain.
-        step_check: draw some more with half the step, to see the bias of the step.
+            for each chain. None of them finds every mode, and no verdict covers one that no chain
+            has met.
+        step_check: draw some more with half the step, to see the bias of the step. Without them
+            the verdict says nothing of the spread.
         seed: of all randomness. Chains never share noise.
         folder: for draws on disk (`draws.npy`) and for checkpoints. A run that was killed goes on
             when it is called again with the same arguments, and gives the same draws.
@@ -190,39 +218,46 @@ def sample_function(
     }  # fmt: skip
     tuner = Tuner(potential, rows, seed, method)
     store = None if folder is None else Path(folder)
-    tuning = _tuned(tuner, settings, store)
+    try:
+        tuning = _tuned(tuner, settings, store)
+    except ValueError as error:
+        if re.search("not finite|non-finite", str(error)) is None:
+            raise
+        text = str(error).replace(", or give bounds", "")
+        raise ValueError(f"{text}. A chain has no bounds: {_END}") from error
     lr = tuning.lr
+    if thin is None:
+        _warn_of_steps(tuning, settings)
     settings |= {
         "correct": tuning.correct,
         "lr": lr,
         "burn_in": math.ceil(10.0 / (lr * tuning.pace)) if burn_in is None else burn_in,
-        "thin": max(1, round(1.0 / (lr * tuning.pace))) if thin is None else thin,
+        "thin": tuning.thin if thin is None else thin,
     }
-    num_steps = settings["burn_in"] + draws * settings["thin"]
-    if num_steps > _MANY_STEPS:
-        tuning.notes["steps"] = (
-            f"{num_steps:,} steps, since the curvature is up to "
-            f"{tuning.curvature / tuning.pace:.0f} times its usual size"
-        )
     keeping = _Keeping(store, checkpoint_every, progress)
     main = _Part("draws", tuner, tuning, settings, keeping)
+    if not main.draws.shape[1]:
+        raise KeyboardInterrupt("no draw was made")
     check = None
     if step_check and not main.is_interrupted:
         half = {**settings, "lr": lr / 2, "burn_in": 0, "thin": 2 * settings["thin"],
                 "draws": max(draws // _CHECK_PART, _LEAST_CHECK)}  # fmt: skip
         other = _Part("check", tuner, replace(tuning, x=main.run.x), half, keeping)
         check = _bias(main.draws, other.draws, order=2 if main.chains.looks_back else 1)
-        if check is None:
+        if other.is_interrupted:
+            main.notes["step"] = "the check of the step was interrupted"
+        elif check is None:
             main.notes["step"] = "too few effective draws to see the bias of the step"
     heat, errors = main.temperatures()
     before = tuning.gradients if tuner.is_restored else 0.0
     return Samples(
         draws=main.draws, form=form, lr=lr, mode=tuning.metric.center.numpy(),
         temperatures=heat, temperature_errors=errors,
+        curvature=tuning.curvature if tuning.metric.push.dim() == 2 else math.nan,
         noise_share=tuning.share,
         step_check=check, gamma_part=main.gamma_part(tuner), gradients=before + tuner.gradients,
         sampling_gradients=main.sampling_gradients, messages=main.lost, settings=settings,
-        notes={**tuning.notes, **main.notes},
+        notes={**tuning.notes, **potential.remarks, **main.notes},
     )  # fmt: skip
 
 
@@ -254,13 +289,40 @@ def _tuned(tuner: Tuner, settings: dict[str, Any], store: Path | None) -> Tuning
     return tuning
 
 
+def _step(settings: dict[str, Any]) -> float:
+    """The step in units of the inverse of the largest curvature."""
+    is_plain = settings["method"] == "psgld" or not settings["look_back"]
+    return PLAIN_STEP if is_plain else STEP
+
+
+def _warn_of_steps(tuning: Tuning, settings: dict[str, Any]) -> None:
+    """Warn of many steps for each draw, with their cause and what to do."""
+    num_steps = settings["draws"] * tuning.thin
+    usual = max(settings["draws"], _USUAL_DRAWS) / _step(settings)
+    if num_steps <= _LONG * usual:
+        return
+    if settings["lr"] is not None:
+        cause, remedy = f"lr={tuning.lr:.3g} is short", "leave lr out, or give thin"
+    elif tuning.covariance is not None and tuning.lr * tuning.curvature < 0.5 * _step(settings):
+        cause, remedy = "batches are noisy", "take a larger batch_size, or give thin"
+    else:
+        size = f"{tuning.curvature / tuning.pace:.0f} times its usual size"
+        cause = f"the curvature is up to {size}"
+        remedy = (
+            "another parametrization may need fewer (the log of a positive parameter, effects in "
+            "units of their scale); or give thin or lr"
+        )
+    text = f"{num_steps:,} steps, {tuning.thin:,} for each draw, since {cause}"
+    tuning.notes["steps"] = text
+    warnings.warn(f"{text}: {remedy}", stacklevel=4)
+
+
 def _measured(tuner: Tuner, settings: dict[str, Any]) -> Tuning:
     """Find the mode, the metric, the step and the noise of batches."""
     center = tuner.begin(settings["start"])
     metric = tuner.metric(center, settings["metric"])
-    is_plain = settings["method"] == "psgld" or not settings["look_back"]
-    step, adapts = PLAIN_STEP if is_plain else STEP, settings["metric"] != "none"
-    tuning = tuner.pilot(metric, step, settings["lr"], not is_plain, adapts)
+    step, adapts = _step(settings), settings["metric"] != "none"
+    tuning = tuner.pilot(metric, step, settings["lr"], step == STEP, adapts)
     size = settings["batch_size"]
     if size is not None and size < (tuner.potential.num_samples or 0):
         is_open = settings["lr"] is None
@@ -330,8 +392,6 @@ class _Part:
             complete = max(int(self.run.steps.max()) - self.burn_in, 0) // self.thin
             self.draws = self.draws[:, :complete]
             self.notes["stop"] = f"interrupted: {complete} of {num_draws} draws were made"
-            if not complete:
-                raise KeyboardInterrupt("no draw was made")
 
     def _collect(self, news: Progress) -> None:
         number, rest = divmod(news.step - self.burn_in, self.thin)
@@ -372,11 +432,10 @@ class _Part:
 
 def _bias(draws: FloatArray, half: FloatArray, order: int) -> StepCheck | None:
     """The bias of the step, from draws of the step and of half of it."""
-    kept = np.isfinite(draws[:, -1]).all(-1) & np.isfinite(half[:, -1]).all(-1)
+    kept = np.isfinite(draws).all((1, 2)) & np.isfinite(half).all((1, 2))
     draws, half = np.asarray(draws[kept]), np.asarray(half[kept])
-    effective = (diagnosis.ess_mean(rows).min() for rows in (draws, half)) if len(draws) else (0.0,)
-    if not min(effective) >= _LEAST_EFFECTIVE:  # or nan
-        return None
+    if not all(diagnosis.ess_mean(rows).min() >= _LEAST_EFFECTIVE for rows in (draws, half)):
+        return None  # too few, or nan
     means, sds, mean_errors, sd_errors = (
         [f(rows) for rows in (draws, half)]
         for f in (

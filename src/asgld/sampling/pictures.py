@@ -105,7 +105,9 @@ def _rows(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'asgld[plot]'") from error
+        raise ImportError(
+            "pictures need matplotlib: pip install 'asgld[plot]', or '.[plot]' in a clone"
+        ) from error
     figure = Figure(figsize=(10, 1.45 * draws.shape[2] + 1), dpi=100, layout="constrained")
     axes = figure.subplots(draws.shape[2], columns, squeeze=False, sharey="row", **shared)
     for panel in axes.flat:

@@ -44,6 +44,11 @@ class Potential:
         return dict(getattr(self.inner, "notes", {}))
 
     @property
+    def remarks(self) -> dict[str, str]:
+        """Notes on how the user's function is called, where that is not the usual way."""
+        return {name: text for name, text in self.notes.items() if name in ("dtype", "rows")}
+
+    @property
     def charges(self) -> dict[str, Mapping[str, int]]:
         return dict(getattr(self.inner, "charges", {}))
 
@@ -131,6 +136,7 @@ def read_target(
             raise TypeError(f"batch_size={batch_size}: need loss(x, indices), a mean over indices")
     inner = user_function(target, form, start, num_samples=num_data if takes_indices else None)
     if takes_indices and inner.num_samples is not None:
+        _refuse_missing(inner, start[:1], num_data)
         _refuse_sums(inner, start[:1], num_data)
     precision = _precision(prior_sd, form)
     return Potential(inner, num_data / temperature, precision / temperature)
@@ -158,6 +164,16 @@ def _takes(call: Any, arguments: int) -> bool:
     except (TypeError, ValueError):  # ValueError: a callable that does not tell
         return False
     return True
+
+
+def _refuse_missing(inner: Any, x: Tensor, num_data: int) -> None:
+    """Raise if the loss has fewer data."""
+    try:
+        inner.value(x)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, IndexError):
+            raise ValueError(f"{error}; num_data={num_data} says how many there are") from error
+        raise
 
 
 def _refuse_sums(inner: Any, x: Tensor, num_data: int) -> None:

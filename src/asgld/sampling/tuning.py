@@ -43,6 +43,10 @@ _SPREAD_TIME, _SPREAD_LOOKS, _GAIN = 12, 4, 0.8
 # over the sd that a curvature stands for (1/2 is right), the sd is searched.
 _FLAT = 1e-9
 _LEAST_RISE, _LARGEST_RISE = 0.05, 3.0
+_NO_MASS = (
+    "it may have no finite mass, or rise to a spike (a scale parameter that goes to 0: "
+    "reparametrize). Check the sign of the loss or log density, or give a prior"
+)
 # Gradients of batches behind a covariance, for each of its columns; with fewer, its diagonal.
 _DRAWS_PER_COLUMN, _LEAST_DRAWS, _MOST_DRAWS = 20, 400, 4000
 
@@ -90,6 +94,11 @@ class Tuning:
         factor = self.lr / 2.0 if self.is_scaled else self.lr / (2.0 - self.lr)
         return factor * _largest(self.covariance)
 
+    @property
+    def thin(self) -> int:
+        """Steps to a new draw."""
+        return max(1, round(1.0 / (self.lr * self.pace)))
+
     def pack(self) -> dict[str, Any]:
         plain = {**vars(self)}
         metric = plain.pop("metric")
@@ -136,19 +145,18 @@ class Tuner:
                 seed=self.seed, polish=False,
             )  # fmt: skip
             self.spent += float(found.counts.spent.sum())
+            _refuse_part(found.polish or found.search)
             self.start = torch.as_tensor(found.all_x).clone()
         values = self.free.value(self.start)
         best = self.start[int(torch.argmin(torch.nan_to_num(values, nan=math.inf)))]
         found = minimize(self.potential, best.clone(), seed=self.seed)
         self.spent += float(found.counts.spent.sum())
+        _refuse_part(found.polish or found.search)
         center = torch.as_tensor(found.x)
         if found.kind is Kind.UNBOUNDED or not bool(torch.isfinite(center).all()):
             text = "no mode was found: the density grows without end from x0"
             if start != "x0":
-                raise ValueError(
-                    f"{text}, so it may have no finite mass. Check the sign of the loss or log "
-                    "density, or give prior_sd; start='x0' samples around x0 nevertheless"
-                )
+                raise ValueError(f"{text}: {_NO_MASS}; start='x0' samples around x0 nevertheless")
             self.notes["mode"] = text
             return best
         if start == "mode" and bool((self.start == self.start[0]).all()):
@@ -219,8 +227,7 @@ class Tuner:
         if not bool(is_above[1 : len(lengths) + 1].any() and is_above[len(lengths) + 1 :].any()):
             raise ValueError(
                 "the density does not fall along a direction through the mode, as far as "
-                f"{float(lengths[-1]):.2g}: it has no finite mass. Check the sign of the loss or "
-                "log density, or give prior_sd"
+                f"{float(lengths[-1]):.2g}: {_NO_MASS}"
             )
         return float(sides.abs()[is_above].min())
 
@@ -246,6 +253,7 @@ class Tuner:
                 door, rule, x, max_steps=min(math.ceil(time / now), _MOST_STEPS), record=RARELY,
                 seed=chain_key(self.seed, f"pilot{look}"),
             )  # fmt: skip
+            _refuse_part(found)
             is_lost = self._are_lost(metric.center, x, found)
             x = torch.where(is_lost[:, None], x, found.x)
             self.cloud.append(x)
@@ -272,6 +280,7 @@ class Tuner:
                 door, rule, tuning.x, max_steps=steps, record=RARELY,
                 seed=chain_key(self.seed, f"spread{number}"),
             )  # fmt: skip
+            _refuse_part(found)
             if Stop.NON_FINITE in found.stops:
                 return
             tuning.x = found.x
@@ -397,6 +406,12 @@ class Tuner:
 
 
 RARELY = Record(per_decade=1, grad_norms=False)
+
+
+def _refuse_part(found: Run) -> None:
+    """Measurements that the user interrupted are of no use: the interruption goes up."""
+    if Stop.INTERRUPTED in found.stops:
+        raise KeyboardInterrupt
 
 
 def _largest(covariance: Tensor) -> float:

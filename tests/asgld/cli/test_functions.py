@@ -32,6 +32,10 @@ def slope(x):
 def raises(x):
     raise KeyError("[bold]nothing[/bold]")
 
+def logs(x):
+    import torch
+    return torch.log(x).sum()
+
 def narrow(x):
     if abs(float(x[0])) > 0.5:
         raise ArithmeticError("outside")
@@ -53,6 +57,11 @@ def assert_refused(shown: typer.testing.Result, words: str, status: int = 2) -> 
     (line,) = shown.stderr.strip().splitlines()
     assert words in line
     assert not shown.stdout
+
+
+def test_a_start_outside_the_domain_is_named(invoke: Invoke) -> None:
+    shown = invoke("minimize", "--fun", "mine.py:logs", "--x0=-1,2")
+    assert_refused(shown, "is not finite at x0 = [-1. 2.]: choose a start inside the domain")
 
 
 def test_minimize_tells_kinds_by_its_status(invoke: Invoke) -> None:

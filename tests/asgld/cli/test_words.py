@@ -40,8 +40,19 @@ def test_without_the_study_its_words_say_how_to_get_it(
     assert isinstance(shown.exception, SystemExit)  # no traceback
     (line,) = shown.stderr.strip().splitlines()
     assert f"`{' '.join(words[:2])}`" in line
-    assert "pip install asgld-study" in line
+    assert "pip install asgld-study, or ./study in a clone" in line
     assert not shown.stdout
+
+
+def test_a_missing_extra_is_named_for_an_index_and_for_a_clone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build_app() -> None:
+        raise ImportError("no typer")
+
+    monkeypatch.setattr(cli, "build_app", build_app)
+    with pytest.raises(SystemExit, match=r"no typer: .*'asgld\[cli\]', or '\.\[cli\]' in a clone"):
+        cli.main()
 
 
 def test_comparing_on_a_problem_is_the_study_s_and_all_else_the_library_s(

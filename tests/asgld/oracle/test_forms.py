@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+import asgld
 from asgld.oracle import Oracle
 from asgld.oracle.forms import Form, read_start, user_function
 from asgld.oracle.functions import Function, UserFunction
@@ -433,6 +434,27 @@ def test_languages_are_recognized_and_the_trial_is_counted() -> None:
             function.grad(start)
             assert function.notes["grad"] == note
             assert function.calls["fun"] == calls
+
+
+@pytest.mark.parametrize("x0", [[-1.0, 2.0], np.array([-1.0, 2.0]), torch.tensor([-1.0, 2.0])])
+@pytest.mark.parametrize("fun", [lambda x: torch.log(x).sum(), lambda x: x.log().sum()])
+def test_a_torch_function_is_one_outside_its_domain_too(fun: Any, x0: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"not finite at x0 = \[-1\.  2\.\]: choose a start inside"
+    ):
+        asgld.minimize(fun, x0)
+
+
+def test_a_numpy_function_is_one_outside_its_domain_too() -> None:
+    for fun in (
+        lambda x: float(np.log(x).sum()),
+        lambda x: float(np.where(x < 0, np.inf, x).sum()),
+    ):
+        function = user_function(fun, *read_start([-1.0, 2.0]))
+        assert isinstance(function, UserFunction)
+        with np.errstate(invalid="ignore"):
+            function.grad(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
+        assert function.notes["grad"] == "central differences of values"
 
 
 def test_problems_pass_and_bring_their_own_derivatives() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import asgld
 from asgld.oracle.functions import UserFunction, numpy_function, torch_function
 
 DIM = 3
@@ -108,6 +111,149 @@ def test_a_failure_at_one_point_does_not_give_up_autograd() -> None:
         function.hvp(-inside, inside)
     torch.testing.assert_close(function.hvp(inside, inside), -inside)
     assert function.notes["hvp"] == "autograd of `fun`, reverse over reverse"
+
+
+# ---------------------------------------------------------------------------- errors of the user
+
+
+class MineError(Exception):
+    """An error of the user's own."""
+
+
+@pytest.mark.parametrize("kind", ["value", "grad", "value_and_grad", "hvp", "hessian"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_an_error_that_does_not_come_again_goes_up_and_changes_nothing(
+    rows: int, number: int, kind: str
+) -> None:
+    """Whichever call of `fun` raises, on whatever way: no other way is taken for it."""
+    calls = 0
+
+    def fun(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise MineError("mine")
+        return smooth(x)
+
+    x = points(rows, DIM)
+    function, clean = torch_function(fun, DIM), torch_function(smooth, DIM)
+    given = (x, x) if kind == "hvp" else (x,)
+
+    def outcome() -> Any:
+        try:
+            return getattr(function, kind)(*given)
+        except RuntimeError as error:
+            return error
+
+    outcomes = [outcome() for _ in range(5)]
+    (error,) = (found for found in outcomes if isinstance(found, RuntimeError))
+    assert "MineError: mine" in str(error)
+    assert isinstance(error.__cause__, MineError)
+    for found in outcomes:
+        if found is not error:
+            torch.testing.assert_close(found, getattr(clean, kind)(*given))
+    assert function.notes == clean.notes
+    before = function.calls["fun"]
+    function.grad(x)
+    assert function.calls["fun"] == before + 1
+
+
+def test_a_refusal_of_vmap_may_come_late_and_is_noted() -> None:
+    calls = 0
+
+    def fun(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return branching(x) if calls > 3 else smooth(x)
+
+    x = points(4, DIM)
+    function = torch_function(fun, DIM)
+    for _ in range(3):
+        function.grad(x)
+    assert "rows" not in function.notes
+    torch.testing.assert_close(function.grad(x), torch.stack([smooth_grad(row) for row in x]))
+    assert "one by one, since vmap failed: vmap" in function.notes["rows"]
+    before = calls
+    function.grad(x)
+    assert calls == before + 4  # vmap is not asked again
+
+
+class Alarm(RuntimeError):
+    """What a user raises to end a call that takes too long; torch raises RuntimeError, too."""
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[], None]]:
+    """Sleep until the alarm of the user rings, and raises."""
+
+    def ring(number: int, frame: Any) -> None:
+        raise Alarm("too long")
+
+    def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.1)
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield wait
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="alarms are those of Unix")
+@pytest.mark.parametrize("language", ["torch", "numpy", "float32", "torch without vmap"])
+@pytest.mark.parametrize("replicas", [None, 3])
+def test_what_a_signal_handler_raises_goes_up_as_it_is(
+    alarm: Callable[[], None], replicas: int | None, language: str
+) -> None:
+    """In any call of a minimization, the search for a way to call `fun` included.
+
+    `fun` is not called again: that call might wait for an alarm that has rung.
+    """
+    calls = number = 0
+
+    def fun(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            alarm()
+        if language == "numpy":
+            return float(np.sum(x**4) + np.sum(x**2))
+        if language == "float32":
+            return (torch.ones(3) @ x) ** 2 + (x**2).sum()
+        if language == "torch without vmap":
+            return branching(x) + (x**2).sum()
+        return (x**4).sum() + (x**2).sum()
+
+    x0: Any = [0.5, 0.4, 0.3] if language == "numpy" else torch.tensor([0.5, 0.4, 0.3])
+    for number in range(1, 16):
+        calls = 0
+        with pytest.raises(Alarm, match="too long") as caught:
+            asgld.minimize(fun, x0, replicas=replicas)
+        assert caught.value.__cause__ is None
+        assert calls == number
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 12])
+@pytest.mark.parametrize("replicas", [None, 4])
+@pytest.mark.parametrize("x0", [[1.0, 1.0, 1.0], torch.ones(3)])
+def test_minimize_does_not_hide_an_error_that_comes_once(
+    x0: Any, replicas: int | None, number: int
+) -> None:
+    calls = 0
+
+    def fun(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise MineError("mine")
+        return (x**4).sum() + (x**2).sum()
+
+    with pytest.raises(RuntimeError, match="MineError: mine"):
+        asgld.minimize(fun, x0, replicas=replicas)
 
 
 @pytest.mark.parametrize("lead", [(), (1,), (4,), (2, 3)])

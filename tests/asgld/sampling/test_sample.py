@@ -6,8 +6,10 @@ Statistical tests compare a moment with its exact value. They allow 5 standard e
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor
 
 import asgld
+from asgld import sampling
 from asgld.prox import L1
 from asgld.sampling import diagnosis
 from asgld.sampling.chains import Chains, Whitening, chain_key
@@ -70,10 +73,11 @@ def errors(found: Samples, mean: Any, sd: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("condition", [1.0, 1e4])
 def test_regression_has_its_exact_posterior(condition: float) -> None:
     problem = Regression(condition=condition)
-    found = problem.sample(thin=3, draws=150)
+    found = problem.sample(thin=3, draws=150, step_check=True)
     assert max(errors(found, problem.mean, problem.sd)) < 0.0  # a normal density has no bias
     assert found.is_mixed
     assert found.findings == []
+    assert "VERDICT: mixed, and no sign of a wrong spread" in str(found)
 
 
 def test_batches_are_corrected_by_default_and_their_noise_is_named_where_not() -> None:
@@ -145,6 +149,66 @@ def test_the_bias_of_the_step_is_seen_by_half_of_it() -> None:
     assert "finite step" in str(found)
 
 
+def wells(x: Tensor) -> Tensor:
+    return -(x**2).sum() - x[0] ** 4 / 9
+
+
+def student(x: Tensor) -> Tensor:
+    return -2 * torch.log1p(x**2 / 3).sum()
+
+
+def one_tail(x: Tensor) -> Tensor:
+    return student(x[:1]) - (x[1:] ** 2).sum() / 2
+
+
+@pytest.mark.parametrize(("log_density", "dim"), [(student, 1), (one_tail, 10)])
+def test_a_check_that_sees_little_is_no_verdict_on_the_spread(log_density: Any, dim: int) -> None:
+    """Student's t with 3 degrees of freedom has sds whose errors are large, and not known well."""
+    found = asgld.sample(log_density, torch.zeros(dim), log_density=True, seed=1)
+    assert found.is_mixed
+    (finding,) = found.findings
+    assert re.search(r"^mixed; the spread could not be checked \(a bias below \d+% of", finding)
+    assert "of x[0] would not show" in finding
+    assert f"VERDICT: {finding}" in str(found)
+    assert "no sign of a wrong spread" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"step_check": False}, "step_check=False"),
+        ({"chains": 2, "draws": 239, "thin": 6, "seed": 4}, "too few effective draws"),
+    ],
+)
+def test_a_check_that_was_not_made_is_no_verdict_on_the_spread(
+    options: dict[str, Any], why: str
+) -> None:
+    found = asgld.sample(lambda x: -(x**2).sum(), torch.zeros(1), log_density=True, **options)
+    assert found.is_mixed
+    (finding,) = found.findings
+    assert finding.startswith(f"mixed; the spread could not be checked ({why}")
+    assert "no sign of a wrong spread" not in str(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ordinary_densities_have_a_spread_that_is_checked(seed: int) -> None:
+    inputs = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
+    labels = (inputs.sum(1) > 0.3).to(F64)
+
+    def logistic(x: Tensor, indices: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            inputs[indices] @ x, labels[indices]
+        )
+
+    normal = asgld.sample(
+        lambda x: -(x**2).sum(), torch.zeros(30), log_density=True, seed=seed, draws=1000
+    )
+    regression = asgld.sample(logistic, torch.zeros(5), num_data=200, prior_sd=2.0, seed=seed)
+    for found in (normal, regression):
+        assert found.findings == []
+        assert str(found).endswith("VERDICT: mixed, and no sign of a wrong spread")
+
+
 def test_quartic_density_whose_curvature_vanishes_at_the_mode() -> None:
     sd = math.sqrt(math.gamma(0.75) / math.gamma(0.25))
     found = asgld.sample(
@@ -192,6 +256,24 @@ def test_two_samplers_with_one_seed_are_named() -> None:
     del kept
     with pytest.warns(UserWarning, match="seed=402"):  # it took a step, so its noise is used
         chain(402)
+
+
+@pytest.mark.parametrize("rhat", [1.0101, 1.01000001, 1.0149, 1.2, 5.318])
+def test_a_finding_shows_that_r_hat_is_above_its_limit(rhat: float) -> None:
+    found = asgld.sample(wells, torch.ones(2), log_density=True, draws=50, step_check=False)
+    found.rhat = np.array([1.0, rhat])
+    (shown,) = re.findall(r"R-hat ([\d.]+) of x\[1\], more than 1\.01", found.findings[0])
+    assert float(shown) > 1.01
+    assert float(shown) == pytest.approx(rhat, abs=0.005)
+
+
+def test_a_scale_that_varies_is_named_where_chains_do_not_mix() -> None:
+    def funnel(x: Tensor) -> Tensor:
+        return -(x[0] ** 2) / 18 - (x[1:] ** 2).sum() * torch.exp(-x[0]) / 2 - 2 * x[0]
+
+    found = asgld.sample(funnel, torch.full((5,), 0.1), log_density=True, draws=100)
+    assert "another parametrization" in found.findings[0]
+    assert not any("another parametrization" in text for text in found.findings[1:])
 
 
 def test_far_modes_are_flagged() -> None:
@@ -280,6 +362,120 @@ def test_a_full_disk_is_an_error_before_the_draws(tmp_path: Path) -> None:
     assert not (tmp_path / "d" / "draws.npy").exists()
 
 
+# ------------------------------------------------------------------------------- errors and stops
+
+
+class MineError(Exception):
+    """An error of the user's own."""
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 20, 60, 130, 300, 700])
+def test_an_error_of_the_user_ends_the_call(number: int) -> None:
+    calls = 0
+
+    def log_density(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise MineError("mine")
+        return wells(x)
+
+    with pytest.raises(RuntimeError, match="`fun` raised MineError: mine") as caught:
+        asgld.sample(log_density, torch.ones(2), log_density=True, draws=500)
+    assert isinstance(caught.value.__cause__, MineError)
+    assert calls <= number + 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="alarms are those of Unix")
+@pytest.mark.parametrize("seconds", [0.002, 0.01, 0.05, 0.2])
+def test_an_alarm_of_the_user_ends_the_call(seconds: float) -> None:
+    def ring(number: int, frame: Any) -> None:
+        raise MineError("too long")
+
+    # torch loads parts of itself at the first call, and hides errors meanwhile.
+    asgld.sample(wells, torch.ones(2), log_density=True, draws=10)
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        # Python itself hides what rings in a finalizer; then it rings again.
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+        with pytest.raises(MineError, match="too long"):
+            asgld.sample(wells, torch.ones(2), log_density=True, draws=100_000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("start", ["mode", "anneal"])
+def test_an_interruption_ends_the_call_or_is_told(start: str) -> None:
+    """Whenever it comes: in the search, the pilot, the draws or the check."""
+    number = calls = 0
+
+    def log_density(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise KeyboardInterrupt
+        return wells(x)
+
+    kept = 0
+    for number in range(1, 2000, 23):
+        calls = 0
+        try:
+            found = asgld.sample(
+                log_density, torch.ones(2), log_density=True, draws=100, thin=1, start=start
+            )
+        except KeyboardInterrupt:
+            continue
+        if calls < number:
+            break
+        kept += 1
+        assert "interrupted" in " ".join(found.notes.values())
+        assert "no sign of a wrong spread" not in str(found)
+    else:
+        pytest.fail("no call came to its end")
+    assert kept > 3
+
+
+def test_rows_that_are_evaluated_one_by_one_are_noted() -> None:
+    def branching(x: Tensor) -> Tensor:
+        return -(x**2).sum() if x[0] > 0 else -2 * (x**2).sum()
+
+    found = asgld.sample(branching, torch.ones(2), log_density=True, draws=20, step_check=False)
+    assert "evaluated one by one, since vmap failed" in str(found)
+    usual = asgld.sample(wells, torch.ones(2), log_density=True, draws=20, step_check=False)
+    assert usual.notes == {}
+
+
+def gamma(x: Tensor) -> Tensor:
+    return (2 * torch.log(x) - x).sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"x0": torch.ones(1)}, r"since the curvature is up to \d+ times.*parametrization.*thin"),
+        ({"x0": torch.zeros(1), "lr": 1e-3}, r"1,000 for each draw, since lr=0\.001 is short"),
+    ],
+)
+def test_many_steps_are_warned_of_before_they_are_made(options: dict[str, Any], text: str) -> None:
+    """Warnings are errors here, so that the call ends before the steps."""
+    x0 = options.pop("x0")
+    log_density = gamma if bool(x0.any()) else wells
+    with pytest.raises(UserWarning, match=text):
+        asgld.sample(log_density, x0, log_density=True, **options)
+    asgld.sample(log_density, x0, log_density=True, **options, draws=5, thin=2, burn_in=0)
+
+
+def test_the_warning_of_noisy_batches_names_them() -> None:
+    inputs = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0), dtype=F64)
+
+    def loss(x: Tensor, indices: Tensor) -> Tensor:
+        return (inputs[indices] - x).square().mean() * 200
+
+    with pytest.raises(UserWarning, match="since batches are noisy: take a larger batch_size"):
+        asgld.sample(loss, torch.zeros(1), num_data=2000, batch_size=2, correct="noise")
+
+
 # ------------------------------------------------------------------------------- bad input
 
 
@@ -338,6 +534,80 @@ def test_bad_arguments_are_named(options: dict[str, Any], error: type, text: str
 def test_a_density_without_finite_mass_is_refused(log_density: Any) -> None:
     with pytest.raises(ValueError, match="no finite mass"):
         asgld.sample(log_density, torch.zeros(2), log_density=True, draws=10)
+
+
+def test_a_spike_is_not_taken_for_infinite_mass() -> None:
+    """Eight schools as they are written down: the density has no bound where tau goes to 0."""
+    effects = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=F64)
+    errors_of = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=F64)
+
+    def schools(x: Tensor) -> Tensor:
+        mu, log_tau, theta = x[0], x[1], x[2:]
+        prior = -(mu**2) / 50 - torch.log1p((log_tau.exp() / 5) ** 2) + log_tau
+        inner = -((theta - mu) / log_tau.exp()).square().sum() / 2 - 8 * log_tau
+        return prior + inner - ((effects - theta) / errors_of).square().sum() / 2
+
+    with pytest.raises(ValueError, match="may have no finite mass, or rise to a spike"):
+        asgld.sample(schools, torch.full((10,), 0.1), log_density=True)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "x0"),
+    [
+        (lambda x: torch.where(x > 0, -x, -torch.inf).sum(), 1.0),
+        (lambda x: torch.where(x[0] > 0.5, -(x**2).sum() / 2, -torch.inf), 1.0),
+        (gamma, -1.0),
+    ],
+)
+def test_a_density_that_ends_asks_for_the_logarithm(log_density: Any, x0: float) -> None:
+    with pytest.raises(ValueError, match=r"finite.*y = log\(x\), and add y\.sum\(\)") as caught:
+        asgld.sample(log_density, torch.full((2,), x0), log_density=True)
+    assert "give bounds" not in str(caught.value)
+
+
+def test_the_logarithm_with_its_jacobian_has_the_right_moments() -> None:
+    """What the message says: x is of a Gamma density of shape 3, whose mean is 3."""
+    found = asgld.sample(
+        lambda y: gamma(y.exp()) + y.sum(), torch.zeros(1), log_density=True, chains=64, draws=100,
+        step_check=False,
+    )  # fmt: skip
+    x = np.exp(found.draws)
+    assert abs(x.mean() - 3.0) < 5 * diagnosis.mcse_mean(x)[0]
+
+
+def test_unknown_options_are_named_with_those_that_are_known() -> None:
+    options: dict[str, Any] = {"num_data": 30}
+    problem, layer = Regression(n=30, dim=2), torch.nn.Linear(1, 1)
+    with pytest.raises(TypeError, match="unknown option 'step'; known are num_data, prior_sd"):
+        asgld.sample(problem.loss, torch.zeros(2), **options, step=0.1)
+    with pytest.raises(TypeError, match=r"bounds: a chain has none; .*y = log\(x\).*Jacobian"):
+        asgld.sample(problem.loss, torch.zeros(2), **options, bounds=[(0, 1)] * 2)
+    with pytest.raises(TypeError, match="unknown option 'draw'; known are data, loss"):
+        asgld.sample(layer, data=torch.ones(3, 1), loss=lambda m, b: m(b).mean(), draw=3)
+
+
+@pytest.mark.parametrize("call", [sampling.sample_function, sampling.sample_network])
+def test_help_names_the_options(call: Any) -> None:
+    parameters = inspect.signature(call).parameters.values()
+    names = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    shown = asgld.sample.__doc__ or ""
+    assert len(names) > 10
+    assert [name for name in names if not re.search(rf"\b{name}\b", shown)] == []
+    assert f"help(asgld.sampling.{call.__name__})" in shown
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_more_data_than_there_are_is_named(kind: str) -> None:
+    data = torch.linspace(-1, 1, 100, dtype=F64)
+
+    def loss(x: Any, indices: Any) -> Any:
+        if kind == "numpy":
+            return float(((data.numpy()[indices] - x) ** 2).mean())
+        return ((data[indices] - x) ** 2).mean()
+
+    x0 = np.zeros(1) if kind == "numpy" else torch.zeros(1)
+    with pytest.raises(ValueError, match=r"index 100 .*; num_data=200 says how many there are"):
+        asgld.sample(loss, x0, num_data=200)
 
 
 def test_chains_that_run_away_are_named() -> None:
