@@ -52,6 +52,6 @@ def test_quick_runs_replace_no_measurement() -> None:
 def test_committed_values_agree_to_1e_8() -> None:
     rows = read(RESULTS / "proximal_regression.csv")
     exact = [row for row in rows if row["method"] in ("auto", "sklearn")]
-    assert len(exact) == 28
+    assert len(exact) == 36
     assert all(float(row["gap"]) < 1e-8 for row in exact)
     assert all(row["kind"] == "MINIMUM" for row in exact if row["method"] == "auto")

@@ -181,12 +181,16 @@ class Kinks:
             )  # fmt: skip
         if bool(self.is_free.all()):
             return self._of_all(point, self.manifold, exam, eps)
-        if point.kind in (Kind.NOT_STATIONARY, Kind.STRICT_SADDLE, Kind.MAXIMUM):
+        if point.kind is Kind.NOT_STATIONARY:
             return self._of_all(point, self.manifold, exam, eps)
         slack = self.penalty.slack(self.x, self.grad)
         is_weak = ~self.is_free & (slack <= self._doubt(point, exam))
+        if point.kind in (Kind.STRICT_SADDLE, Kind.MAXIMUM):
+            is_weak &= slack < 0.0  # what leaves its kink comes before what curves down
         if not bool(is_weak.any()):
             point = self._of_all(point, self.manifold, exam, eps)
+            if point.kind not in (Kind.MINIMUM, Kind.DEGENERATE):
+                return point
             least = float(slack[~self.is_free].min())
             text = f"{point.summary}; the smallest slack of the others is {least:.3g}"
             return replace(point, summary=text)

@@ -61,6 +61,18 @@ def test_saddle_on_the_manifold_has_a_direction_of_free_entries() -> None:
     assert classify(hill, point(1.0, 0.0)).kind is Kind.NOT_STATIONARY
 
 
+def test_an_entry_that_leaves_its_kink_comes_before_a_saddle() -> None:
+    """x[1] is pulled out of its kink at a saddle of the free entry."""
+
+    def f(x: Tensor) -> Tensor:
+        return hill(x) - 0.3 * x[1]
+
+    assert classify(f, point(1.0, 0.0), prox=L1(0.2)).kind is Kind.NOT_STATIONARY
+    assert (
+        classify(f, point(1.0, 0.0), prox=L1(torch.tensor([0.2, 0.4]))).kind is Kind.STRICT_SADDLE
+    )
+
+
 def test_direction_has_the_shape_of_x() -> None:
     def f(x: Tensor) -> Tensor:
         return hill(x.reshape(-1))
