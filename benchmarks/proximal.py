@@ -358,7 +358,7 @@ def figure() -> None:
     regression, exits = (_read(RESULTS / f"proximal_{part}.csv") for part in
                          ("regression", "saddles"))  # fmt: skip
     drawing, (left, right) = plt.subplots(
-        1, 2, figsize=(10, 4.2), layout="constrained", width_ratios=(3, 2)
+        1, 2, figsize=(11, 5), layout="constrained", width_ratios=(3, 2)
     )
     names = list(dict.fromkeys((row["problem"], row["part"]) for row in regression))
     marks = {"auto": "o", "fista-restart": "^", "fista": "v", "prox-gd": "s"}
@@ -369,7 +369,7 @@ def figure() -> None:
     left.set_xscale("log")
     left.set_yticks(range(len(names)), [f"{name}, {part}" for name, part in names])
     left.invert_yaxis()
-    left.set_xlabel(f"gradient-equivalents to a relative gap of {CLOSE:g}")
+    left.set_xlabel(f"gradient-equivalents to a relative gap of {CLOSE:g}; no mark: not reached")
     left.grid(alpha=0.3)
     left.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.3, 1), ncols=4)
     methods = list(dict.fromkeys(row["method"] for row in exits))
@@ -380,10 +380,13 @@ def figure() -> None:
         ]
         title = {"phase": "sparse phase retrieval", "factorization": "sparse factorization"}
         at = np.arange(len(methods)) + shift
-        right.barh(at, 100 * np.array(shares), 0.38, label=title[problem])
+        bars = right.barh(at, 100 * np.array(shares), 0.38, label=title[problem])
+        right.bar_label(bars, fmt="%.0f %%", padding=3, fontsize="small")
     right.set_yticks(range(len(methods)), [TITLES[m] for m in methods])
     right.invert_yaxis()
-    right.set_xlabel("saddles with kinks that were left, %")
+    right.set_xlim(0, 119)  # room for the labels
+    right.set_xticks(range(0, 101, 25))
+    right.set_xlabel("saddles that were left, %")
     right.legend(fontsize="small", loc="upper right")
     drawing.savefig(FIGURE, dpi=110)
 
