@@ -39,7 +39,25 @@ def to_markdown(text: str) -> str:
     text = re.sub(r"``([^`]+)``", r"`\1`", text)
     # "alpha: >= 0" must not begin a quotation.
     text = re.sub(r"^( +[\w, ]+: )>", r"\1\\>", text, flags=re.MULTILINE)
-    return _fenced(text)
+    return _escape_stars(_fenced(text))
+
+
+def _escape_stars(text: str) -> str:
+    r"""Stars in the middle of words are products, powers and names, not emphasis.
+
+    >>> _escape_stars("*here* u = 1 / s**2, `s**2` and t**2")
+    '*here* u = 1 / s\\*\\*2, `s**2` and t\\*\\*2'
+    """
+    kept = re.compile(
+        r"(```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$"
+        r"|^ *\*{1,2}\w+: "  # an argument's name
+        r"|(?<![^\s(])\*{1,2}[^*\s](?:[^*\n]*[^*\s])?\*{1,2}(?![\w*])"  # emphasis
+        r"|(?<=\n\n)(?: {4}[^\n]*(?:\n|\Z))+)",  # an indented block is code
+        re.DOTALL | re.MULTILINE,
+    )
+    parts = kept.split(text)
+    parts[::2] = [part.replace("*", r"\*") for part in parts[::2]]
+    return "".join(parts)
 
 
 def _fenced(text: str) -> str:

@@ -35,6 +35,11 @@ def keyed_by_name(
     a position in the list of a rank would key the noise: parameters on different ranks would share
     noise, and the run would depend on the number of ranks.
 
+    Give the class that this returns, and groups::
+
+        make = keyed_by_name(asgld.NetworkASGLD, model.named_parameters())
+        ZeroRedundancyOptimizer(asgld.network_groups(model), optimizer_class=make, lr=4e-3)
+
     Args:
         optimizer_class: :class:`asgld.ASGLD` or one of its presets.
         named_parameters: those of the whole model.
@@ -42,7 +47,7 @@ def keyed_by_name(
     Example:
         >>> import asgld
         >>> model = torch.nn.Linear(3, 2)
-        >>> make = keyed_by_name(asgld.ASGLD, model.named_parameters())
+        >>> make = keyed_by_name(asgld.NetworkASGLD, model.named_parameters())
         >>> optimizer = make([{"params": [model.bias]}], lr=0.1)    # as the second rank does
         >>> optimizer.param_groups[0]["param_names"]
         ['bias']

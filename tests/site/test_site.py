@@ -69,7 +69,8 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", navigation))
     tables = (ROOT / "benchmarks" / "tables").glob("*.md")
     appendices = {f"appendix/{page.name}" for page in tables}
-    assert listed == appendices | {str(page.relative_to(DOCS)) for page in PAGES}
+    of_the_root = {"changelog.md", "contributing.md"}
+    assert listed == appendices | of_the_root | {str(page.relative_to(DOCS)) for page in PAGES}
 
 
 # ----------------------------------------------------------------------------------------------
@@ -117,6 +118,7 @@ def test_docstrings_become_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     to_markdown = importlib.import_module("pages.mkdocs_docstrings").to_markdown
     assert to_markdown(":class:`ASGLD` has :math:`D_k`, ``lr``") == "`ASGLD` has $D_k$, `lr`"
+    assert to_markdown("u = 1 / s**2. The *mean* of s**2") == r"u = 1 / s\*\*2. The *mean* of s\*\*2"
     formula = to_markdown("Rule:\n\n.. math::\n    x = 1,\n        y = 2\n\nThen")
     assert formula.split() == ["Rule:", "$$", "x", "=", "1,", "y", "=", "2", "$$", "Then"]
     session = to_markdown("Text\n\n>>> f(1)\n2\n\nMore")
