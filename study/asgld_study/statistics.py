@@ -75,6 +75,13 @@ def ratio_of_means(top: Estimate, bottom: Estimate) -> Estimate:
     return {"value": ratio, "low": ratio / spread, "high": ratio * spread}
 
 
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """Of two independent numbers, by the normal law."""
+    halves = [(e["high"] - e["low"]) / 2.0 for e in (first, second)]
+    value, half = first["value"] - second["value"], math.hypot(*halves)
+    return {"value": value, "low": value - half, "high": value + half}
+
+
 def scaled(of: Estimate, by: float) -> Estimate:
     """A multiple of a number; a negative one turns its interval round."""
     ends = (by * of["low"], by * of["high"])
@@ -84,6 +91,28 @@ def scaled(of: Estimate, by: float) -> Estimate:
 def named(name: str, of: Estimate) -> Estimate:
     """A number and its interval as columns of a table."""
     return {name: of["value"], "low": of["low"], "high": of["high"]}
+
+
+def populations(chains: int, *, seed: int = 0) -> FloatArray:
+    """Weights (1 + B, chains) that turn values of chains into means, with :func:`of_populations`.
+
+    The first row takes the mean of all chains, each other that of a bootstrap sample.
+    """
+    draws = np.random.default_rng(seed).multinomial(
+        chains, np.full(chains, 1.0 / chains), size=_SLOPE_BOOTSTRAPS
+    )
+    weights: FloatArray = np.vstack([np.ones(chains), draws]) / chains
+    return weights
+
+
+def of_populations(numbers: npt.ArrayLike) -> Estimate:
+    """The first of the numbers, which is that of all chains; the others give its interval.
+
+    >>> of_populations([2.0, 1.0, 3.0])
+    {'value': 2.0, 'low': 1.0, 'high': 3.0}
+    """
+    value, *again = np.asarray(numbers, dtype=np.float64)
+    return _interval(float(value), np.array(again))
 
 
 def _bootstrap(statistic: Callable[[npt.NDArray[np.int64]], FloatArray], count: int) -> Estimate:
@@ -124,10 +153,7 @@ def slope(x: npt.ArrayLike, columns: FloatArray, *, seed: int = 0) -> Estimate:
     """
     position = np.asarray(x, dtype=np.float64)
     centered = position - position.mean()
-    rng, chains = np.random.default_rng(seed), columns.shape[1]
-    # Counts of how often each chain is drawn turn the bootstrap into one product.
-    draws = rng.multinomial(chains, np.full(chains, 1.0 / chains), size=_SLOPE_BOOTSTRAPS)
-    means = np.log(np.vstack([np.ones(chains), draws]) @ columns.T / chains)
+    means = np.log(populations(columns.shape[1], seed=seed) @ columns.T)
     slopes = means @ centered / (centered @ centered)
     low, high = np.quantile(slopes[1:], [0.025, 0.975])
     return {"value": float(slopes[0]), "low": float(low), "high": float(high)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tiny_report import assert_flips, change, point
 
@@ -21,14 +22,29 @@ def test_first_term_of_the_bound_is_exact_for_one_plain_step() -> None:
         assert value["published"]["I2"] == value["published"]["I3"] == [0.0]
 
 
-def test_growth_of_a_term_is_that_of_its_logarithm() -> None:
-    value = {"k": [1, 10, 100, 1000], "corrected": {"I2": [1.0, 2 / 10**0.5, 3 / 10, 4 / 10**1.5]}}
-    assert bounds.growth(value, "I2") == pytest.approx(4 / 3)
+def test_exponents_and_growth_of_terms_are_those_of_their_means() -> None:
+    """The terms of the whole sample, fitted again by hand; intervals hold the numbers."""
+    value = bounds.measure_terms("ASGLD (1, 1)", "waves", 3, steps=300, replicas=20)
+    k = np.array(value["k"], dtype=float)
+    is_late = k >= 30
+    for name in bounds.TERMS:
+        k_late, term = k[is_late], np.array(value["corrected"][name])[is_late]
+        exponent, growth = value["exponents"][name], value["growth"][name]
+        by_hand = -np.polyfit(np.log(k_late), np.log(term), 1)[0]
+        assert exponent["value"] == pytest.approx(by_hand)
+        assert growth["value"] == pytest.approx(term[-1] / term[0] * (k_late[-1] / k_late[0]) ** 0.5)
+        for number in (exponent, growth):
+            assert number["low"] < number["value"] < number["high"]
+    published = sum(np.array(value["published"][name]) for name in bounds.TERMS)
+    worst = value["worst"]["published"]
+    assert worst["value"] == pytest.approx(np.max(np.array(value["smallest"]) / published))
+    assert worst["low"] <= worst["value"] <= worst["high"]
 
 
 def test_numbers_decide_on_the_bound(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
-        change(o, "terms", lambda v: v.update(smallest=[1e-6 if good else 1e6] * len(v["k"])))
+        worst = dict.fromkeys(("published", "corrected"), point(0.5 if good else 2.0))
+        change(o, "terms", lambda v: v.update(worst=worst))
 
     assert_flips(outcomes, ["T1", "T1a", "T1b"], bend)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from tiny_report import assert_flips, change, point, verdicts
 
 from asgld_study.engine import Outcomes
@@ -45,8 +44,8 @@ def test_numbers_decide_on_rates(outcomes: Outcomes) -> None:
 
 def _law(v: dict[str, Any], **powers: float) -> None:
     """Terms that are powers of k."""
-    k = np.array(v["k"], dtype=float)
-    v["corrected"].update({name: (k**-power).tolist() for name, power in powers.items()})
+    v["exponents"] = {name: point(power) for name, power in powers.items()}
+    v["growth"] = {name: point(10.0 ** (0.5 - power)) for name, power in powers.items()}
 
 
 def test_a_logarithm_counts_where_the_paper_prints_none(outcomes: Outcomes) -> None:
