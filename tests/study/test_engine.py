@@ -70,7 +70,7 @@ def test_keys_depend_on_the_version_of_the_numerics(monkeypatch: pytest.MonkeyPa
             True,
         ),
         ("asgld_study.landscapes", "lambda x: x.sin()", "lambda x: x.cos()", True),
-        ("asgld_study.statistics", "np.log(np.vstack", "np.log1p(np.vstack", True),
+        ("asgld_study.statistics", "np.log(populations", "np.log1p(populations", True),
         ("asgld_study.landscapes", "lambda x: x.sin()", "lambda x:  x.sin()", False),
         ("asgld_study.paper.rates", "The floor of SGLD against", "The bottom of SGLD", False),
         ("asgld_study.drawing", 'INK, GRAY = "#1a', 'INK, GRAY = "#2b', False),

@@ -428,7 +428,10 @@ def test_functions_that_compute_in_float32_are_given_float32(name: str, rows: in
     x = points(rows, DIM)
     gradient = function.grad(x)
     assert gradient.dtype == torch.float64
-    torch.testing.assert_close(gradient, torch.stack([doubled(name, row) for row in x]))
+    # Several rows are one product, whose sums a processor may round in another order.
+    rounding = 16 * torch.finfo(torch.float32).eps
+    expected = torch.stack([doubled(name, row) for row in x])
+    torch.testing.assert_close(gradient, expected, rtol=rounding, atol=rounding)
     assert function.unit_roundoff == torch.finfo(torch.float32).eps
     assert "float32" in function.notes["dtype"]
     value, _ = function.value_and_grad(x)
