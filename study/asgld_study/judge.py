@@ -10,14 +10,15 @@ without which nothing of the claim is left (core), and what it says beyond that 
     refuted                 a core check fails
     not supported           no core check fails, one is open
     holds with correction   all core checks pass, a detail fails
-    consistent              all core checks pass, no detail fails, and no number reaches its bound
+    consistent              the same, but no number reaches a factor of a bound
     holds                   all core checks pass, no detail fails
     not testable            there is nothing to check, or the experiment failed
     ======================  =======================================================
 
 An upper bound is met by every smaller number. A check of a bound therefore says from which number
-on it is reached (`tight`). A claim all of whose bounds stay out of reach is consistent with the
-measurement, which proves no more.
+on it is reached (`tight`), and which factor of the bound it is about. One number that reaches it is
+enough, since a bound is about the worst case. A claim with a factor that no number reaches is
+consistent with the measurement, which proves no more.
 
 The words are `asgld.theory.published.VERDICTS`, which proofs are judged by as well.
 """
@@ -57,12 +58,15 @@ class Check:
     passed: bool | None  # None: open
     core: bool = True  # whether the claim stands and falls with it
     tight: float = math.nan  # of a bound: the number from which on it is reached
+    factor: str = ""  # of a bound with several factors: which one
 
     @property
     def is_loose(self) -> bool:
         """Whether the whole interval stays short of a bound."""
-        is_upper = math.isinf(self.least)
-        return self.high < self.tight if is_upper else self.low > self.tight
+        rounding = 1e-9 * abs(self.tight)
+        if math.isinf(self.least):
+            return self.high < self.tight - rounding
+        return self.low > self.tight + rounding
 
     @property
     def asked(self) -> str:
@@ -168,8 +172,11 @@ def verdict(checks: Sequence[Check]) -> str:
         return "not supported"
     if any(check.passed is False for check in checks):
         return "holds with correction"
-    bounds = [check.is_loose for check in checks if check.core and not math.isnan(check.tight)]
-    return "consistent" if bounds and all(bounds) else "holds"
+    bounds: dict[str, list[bool]] = {}
+    for check in checks:
+        if check.core and not math.isnan(check.tight):
+            bounds.setdefault(check.factor, []).append(check.is_loose)
+    return "consistent" if any(all(loose) for loose in bounds.values()) else "holds"
 
 
 def judge_claims(claims: Sequence[Claim], outcomes: Outcomes) -> list[Finding]:
@@ -222,10 +229,16 @@ def at_least(
 
 
 def at_most(
-    says: str, of: Number, bound: float, *, core: bool = True, tight: float = math.nan
+    says: str,
+    of: Number,
+    bound: float,
+    *,
+    core: bool = True,
+    tight: float = math.nan,
+    factor: str = "",
 ) -> Check:
     """Is the number at most `bound`? A bound from above is reached at `tight` and above."""
-    return _check(says, of, -math.inf, bound, core, tight)
+    return _check(says, of, -math.inf, bound, core, tight, factor)
 
 
 def between(says: str, of: Number, least: float, most: float, *, core: bool = True) -> Check:
@@ -234,7 +247,13 @@ def between(says: str, of: Number, least: float, most: float, *, core: bool = Tr
 
 
 def _check(
-    says: str, of: Number, least: float, most: float, core: bool, tight: float = math.nan
+    says: str,
+    of: Number,
+    least: float,
+    most: float,
+    core: bool,
+    tight: float = math.nan,
+    factor: str = "",
 ) -> Check:
     number = of if isinstance(of, Mapping) else dict.fromkeys(("value", "low", "high"), of)
     value, low, high = number["value"], number["low"], number["high"]
@@ -242,7 +261,7 @@ def _check(
     if not math.isnan(value):
         is_outside = high < least or low > most
         passed = True if least <= low and high <= most else False if is_outside else None
-    return Check(says, value, low, high, least, most, passed, core, tight)
+    return Check(says, value, low, high, least, most, passed, core, tight, factor)
 
 
 def _shown(value: float) -> str:

@@ -68,6 +68,11 @@ def ratio_of_medians(top: Sequence[float], bottom: Sequence[float]) -> Estimate:
     return _interval(_over(_medians(a[None]), _medians(b[None]))[0], _over(tops, bottoms))
 
 
+def lies_inside(best: float, tried: Sequence[float]) -> bool:
+    """Whether others were tried on both sides of the best."""
+    return min(tried) < best < max(tried)
+
+
 def ratio_of_means(top: Estimate, bottom: Estimate) -> Estimate:
     """Of two independent means, by the normal law of their logs."""
     parts = [(e["high"] - e["low"]) / (2.0 * e["value"]) for e in (top, bottom)]

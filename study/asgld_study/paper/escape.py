@@ -353,6 +353,21 @@ def _over_d(o: Outcomes, sweep: str, label: str, rotated: bool) -> list[dict[str
     return sorted(found, key=lambda v: v["dim"])
 
 
+def _grown_by_log_d(
+    o: Outcomes, sweep: str, label: str, rotated: bool
+) -> tuple[str, stats.Estimate]:
+    """How much the time to get below the saddle grows with d, in units of log d, with its words."""
+    found = _over_d(o, sweep, label, rotated)
+    small, large = found[len(found) // 2 - 1], found[-1]
+    grown = stats.ratio_of_medians(large["value"], small["value"])
+    allowed = math.log(large["dim"]) / math.log(small["dim"])
+    says = (
+        f"{label}, {_SCALES[sweep]}, {'rotated' if rotated else 'aligned'}: "
+        f"T({large['dim']}) over T({small['dim']}), in units of log d"
+    )
+    return says, stats.scaled(grown, 1 / allowed)
+
+
 def _medians(values: Sequence[Mapping[str, Any]], name: str = "distance") -> list[float]:
     return [stats.median(value[name])["value"] for value in values]
 
@@ -366,22 +381,16 @@ def e1(o: Outcomes) -> Checks:
     |u'x| >= R has no d in it at all.
     """
     for (sweep, label), rotated in itertools.product(_SWEEPS, (False, True)):
-        found = _over_d(o, sweep, label, rotated)
-        small, large = found[len(found) // 2 - 1], found[-1]
-        grown = stats.ratio_of_medians(large["value"], small["value"])
-        allowed = math.log(large["dim"]) / math.log(small["dim"])
-        says = (
-            f"{label}, {_SCALES[sweep]}, {'rotated' if rotated else 'aligned'}: "
-            f"T({large['dim']}) over T({small['dim']}), in units of log d"
-        )
-        yield at_most(says, stats.scaled(grown, 1 / allowed), LOG_D)
+        says, grown = _grown_by_log_d(o, sweep, label, rotated)
+        yield at_most(says, grown, LOG_D)
 
 
 @claim("E2", "Theorem 3", "escape", item="Theorem 3")
 def e2(o: Outcomes) -> Checks:
-    """The escape time is of order 1/(log gamma + a3).
+    """As a law, the escape time is of order 1/(log gamma + a3).
 
-    1/gamma at alpha = 0, and up to gamma^(-2/(2 - alpha)) above.
+    1/gamma at alpha = 0, and up to gamma^(-2/(2 - alpha)) above. As a bound alone the statement
+    cannot be tested: with a3 free, some constant covers any range of gamma.
     """
     for label in KINDS | OTHER_KINDS:
         found = o["escape"].select(sweep="gamma", label=label)
@@ -411,14 +420,12 @@ def l3(o: Outcomes) -> Checks:
     """In T steps an escape grows by a factor between (1 + a6 gamma lr T^(-alpha/2))^T and
     (1 + a5 gamma lr)^T, a5 and a6 constant.
 
-    The upper bound holds. The lower one needs (k0 + T)^(-alpha/2) in place of T^(-alpha/2): a late
-    saddle has a large D from the start.
+    The upper bound holds wherever D >= 1. The lower one needs (k0 + T)^(-alpha/2) in place of
+    T^(-alpha/2): a late saddle has a large D from the start.
     """
     for alpha in (0.0, 1.0):
-        found = {k0: o["growth"].one(alpha=alpha, k0=k0) for k0 in (0, 100, 10_000)}
-        for k0, value in found.items():
-            yield at_most(f"alpha = {alpha:g}, met at step {k0}: a5", value["a5"], 1.01)
-        ratio = stats.ratio_of_means(found[0]["a6"], found[10_000]["a6"])
+        early, late = (o["growth"].one(alpha=alpha, k0=k0)["a6"] for k0 in (0, 10_000))
+        ratio = stats.ratio_of_means(early, late)
         yield at_most(f"alpha = {alpha:g}: a6 at step 0 over a6 at step 10000", ratio, 2.0)
 
 
@@ -465,41 +472,46 @@ def e5(o: Outcomes) -> Checks:
         yield at_least(says, left, 0.9, core=noise == "all")
 
 
-def _tuned(
-    o: Outcomes, label: str, spread: float, most: float = math.inf
-) -> tuple[float, list[float]]:
-    """The best lr up to `most`, and the times at which the last direction had left with it."""
-    tried = [v for v in o["directions"].select(label=label, spread=spread) if v["lr"] <= most]
-    best = min(tried, key=lambda v: stats.median(v["last"])["value"])
-    return best["lr"], best["last"]
+def _tuned(o: Outcomes, label: str, spread: float) -> tuple[float, list[float], bool]:
+    """The best lr, the times at which the last direction had left with it, and whether worse lr
+    were tried on both sides. Half of the chains choose, and the times are those of the others."""
+    tried = o["directions"].select(label=label, spread=spread)
+    best = min(tried, key=lambda v: stats.median(v["last"][::2])["value"])
+    is_inside = stats.lies_inside(best["lr"], [v["lr"] for v in tried])
+    return best["lr"], best["last"][1::2], is_inside
 
 
-def _is_inside(o: Outcomes, label: str, spread: float) -> bool:
-    """Whether the best lr has worse ones on both sides."""
-    tried = [v["lr"] for v in o["directions"].select(label=label, spread=spread)]
-    best = _tuned(o, label, spread)[0]
-    return best not in (min(tried), max(tried))
-
-
-@claim("E6", "Theorem 3, remark i", "directions", item="Theorem 3 remark i")
+@claim("E6", "Theorem 3, remark i", "directions")
 def e6(o: Outcomes) -> Checks:
     """The adaptive D helps to leave along several directions at once.
 
     It allows a longer lr: directions in which the first steps overshoot brake themselves. At the lr
-    of the theorem, below 1/M, D only shortens steps, and alpha = 1 is no faster than alpha = 0.
+    of the theorem, below 1/M, and D >= 1 alpha = 1 cannot be faster: D only shortens steps there.
     """
     plain, adaptive, common = DIRECTION_KINDS
     for spread, words in ((10.0, "of different curvature"), (1.0, "of equal curvature")):
-        inside = all(_is_inside(o, label, spread) for label in (plain, adaptive))
-        (lr0, times0), (lr1, times1) = (_tuned(o, label, spread) for label in (plain, adaptive))
-        ratio = stats.ratio_of_medians(times1, times0) if inside else stats.UNKNOWN
+        (lr0, times0, inside0), (lr1, times1, inside1) = (
+            _tuned(o, label, spread) for label in (plain, adaptive)
+        )
+        ratio = stats.ratio_of_medians(times1, times0) if inside0 and inside1 else stats.UNKNOWN
         until = f"eight directions {words}: time until the last has left, alpha = 1 over alpha = 0"
         yield at_most(f"{until}, best lr {lr1:g} and {lr0:g}", ratio, 1.0)
-        short = [_tuned(o, label, spread, most=1.0)[1] for label in (adaptive, plain)]
-        yield at_most(f"{until}, lr at most 1/M", stats.ratio_of_medians(*short), 1.0, core=False)
     both = [_tuned(o, label, 10.0)[1] for label in (adaptive, common)]
     says = "a D per direction over one D for all, different curvatures, best lr each"
     yield at_most(says, stats.ratio_of_medians(*both), 1.0, core=False)
+
+
+@claim("E10", "Theorem 3, remark i", "dimension", item="Theorem 3 remark i")
+def e10(o: Outcomes) -> Checks:
+    """Escapes take log d steps because D adapts.
+
+    At alpha = 0, where D does not scale the step, they take log d as well. It is the price of
+    outweighing the heat of the other directions, or of sharing a fixed noise energy.
+    """
+    for (sweep, label), rotated in itertools.product(_SWEEPS, (False, True)):
+        if KINDS[label][0] == 0.0:
+            says, grown = _grown_by_log_d(o, sweep, label, rotated)
+            yield at_least(says, grown, LOG_D)
 
 
 @claim("E7", "Theorem 3, remark iii", "front", "region", item="Theorem 3 remark iii")

@@ -41,7 +41,6 @@ from asgld_study.statistics import (
     difference,
     mean,
     named,
-    ratio_of_means,
     scaled,
     slope,
 )
@@ -297,9 +296,9 @@ def _falls(cases: Sequence[Case], o: Outcomes) -> Checks:
     for case in cases:
         value = o["exponents"].one(**vars(case))
         published = value["published"]
-        bound, tight = published - min(SLACK, published / 2), published + SLACK
+        bound = published - min(SLACK, published / 2)
         says = f"{value['label']}: exponent of E|grad f|^2 over the last decade"
-        yield at_least(says, value["last"], bound, tight=tight)
+        yield at_least(says, value["last"], bound, tight=published)
 
 
 def _falls_slowly(method: str, o: Outcomes) -> Checks:
@@ -309,7 +308,7 @@ def _falls_slowly(method: str, o: Outcomes) -> Checks:
     """
     value = o["exponents"].one(method=method, alpha=2, beta=1.5, function="waves")
     says = f"{value['label']}: exponent of log k in the weighted average"
-    yield at_least(says, value["per_log"], 0.8, tight=1.2)
+    yield at_least(says, value["per_log"], 0.8, tight=1.0)
 
 
 def _rate_claim(
@@ -379,7 +378,7 @@ r7 = _rate_claim(
 @claim("R8", "Theorem 2, Figure 1", "region", item="Theorem 2")
 def r8(o: Outcomes) -> Checks:
     """alpha in (0, 2] and beta > alpha/2 suffice for ASGLD to converge."""
-    inside = [v for v in o["region"].values if v["region"] == "converges"]
+    inside = [v for v in o["region"].values if 0 < v["alpha"] <= 2 and v["beta"] > v["alpha"] / 2]
     slowest = min(inside, key=lambda v: v["last"]["low"])
     at = f"({slowest['alpha']:g}, {slowest['beta']:g})"
     says = f"slowest of {len(inside)} points of the region, {at}: exponent of E|grad f|^2"
@@ -424,6 +423,7 @@ def r10(o: Outcomes) -> Checks:
     """At alpha = beta = 1 all three terms are of order k^-1/2, up to logs."""
     value = o["terms"].one(label="ASGLD (1, 1)", dim=10)
     for name in TERMS:
+        # The slope of k^-1/2 log k is 1/2 - 1/log k: 0.37 at the start of the last decade.
         says = f"exponent of {name} over the last decade"
         yield between(says, value["exponents"][name], 0.35, 0.65)
 
@@ -441,19 +441,14 @@ b1 = _rate_claim(
 def b3(o: Outcomes) -> Checks:
     """With batches that grow linearly the best rate is reached, however small the slope is.
 
-    The rate is, the time is not: it begins when slope k exceeds 1, and the error that noisy
-    gradients leave is 1/slope times as large.
+    The rate, not the error: the rate begins when slope k exceeds 1, and noisy gradients leave
+    1/slope times as much.
     """
-    values = {rise: o["slopes"].one(growth=rise) for rise in SLOPES}
-    for rise, value in values.items():
+    for rise in SLOPES:
+        value = o["slopes"].one(growth=rise)
         if rise * value["steps"] >= 100.0:  # else the last decade begins at batches of one
             says = f"batches of 1 + {rise:g} k: exponent of E|grad f|^2 over the last decade"
-            yield at_least(says, value["last"], 1.0 - 2.0 * SLACK, tight=1.0 + SLACK)
-    fastest = values[SLOPES[0]]["final"]
-    for rise in SLOPES[1:]:
-        ratio = ratio_of_means(values[rise]["final"], fastest)
-        says = f"final E|grad f|^2 at a slope of {rise:g} over that at 1"
-        yield at_most(says, ratio, 2.0, core=False)
+            yield at_least(says, value["last"], 1.0 - 2.0 * SLACK, tight=1.0)
 
 
 @claim("B2", "batch theorem", "minima", item="Batch theorem")

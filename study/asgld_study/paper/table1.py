@@ -235,6 +235,8 @@ _OWN_ROWS = {
 }
 # Rows whose steps use curvature wherever they are: the chain, which has no saddle, tests these.
 _CURVED = (2, 3, 4, 5)
+# The unit of row 10; the others count calls or iterations.
+_ARITHMETIC = "arithmetic operations"
 # Powers of d that are printed in place of logarithms.
 _DIM_POWERS = {9: 3.0, 10: 1.0}
 
@@ -252,14 +254,14 @@ def row_checks(number: int, row: Evidence) -> Checks:
     is_silent = number in _OWN_ROWS and row.growth is None  # full gradients cannot grow
     if (printed.log_power >= 1 and not is_silent) or number in _DIM_POWERS:
         yield _growth_check(number, row)
+    # The oracle refuses all calls that a method does not declare, so the runs are the evidence.
     extra = sorted(_needs(printed.method) & _CURVATURE - printed.curvature_calls)
-    says = f"oracle calls beyond those printed ({', '.join(extra) or 'none'})"
+    says = f"kinds of calls that the runs make beyond those printed ({', '.join(extra) or 'none'})"
     yield at_most(says, len(extra), 0, core=False)
     if "hessian" in printed.curvature_calls:
         asked = len(_needs(printed.method) & {"hessian"})
-        yield at_least(
-            "kinds of calls for the whole Hessian, which is printed", asked, 1, core=False
-        )
+        says = "kinds of calls of the runs for the whole Hessian, which is printed"
+        yield at_least(says, asked, 1, core=False)
 
 
 def power_check(
@@ -267,14 +269,14 @@ def power_check(
 ) -> Check:
     """Is the exponent of 1/eps at most this? Open where too little was reached, or nothing done."""
     says = f"exponent of 1/eps on the {place}"
-    bound, tight = power + SLACK, power - SLACK
+    bound = power + SLACK
     if row is None or not is_informative(row):
         says = f"{says} (too few accuracies in reach)"
     elif not row.get("acted", math.nan) >= 1:
         says = f"{says} (the method's own mechanism did not act)"
     else:
-        return at_most(says, _estimate(row, "exponent"), bound, core=core, tight=tight)
-    return at_most(says, math.nan, bound, core=core, tight=tight)
+        return at_most(says, _estimate(row, "exponent"), bound, core=core, tight=power)
+    return at_most(says, math.nan, bound, core=core, tight=power)
 
 
 def _growth_check(number: int, row: Evidence) -> Check:
@@ -286,15 +288,21 @@ def _growth_check(number: int, row: Evidence) -> Check:
         )
     small, large = grown["small"], grown["large"]
     says = f"one escape, from d = {small} to {large}: "
-    if number in _DIM_POWERS:
-        power = _DIM_POWERS[number]
-        estimate = _estimate(grown, "power")
-        return at_most(f"{says}power of d", estimate, power + SLACK, tight=power - SLACK)
     logs = math.log(large) / math.log(small)
+    if number in _DIM_POWERS:
+        words, each = "power of d", 0.0
+        if printed.unit == _ARITHMETIC:  # a call takes d operations
+            words, each = "power of d in arithmetic operations", 1.0
+        # Both are printed up to logs: this is the power that log d shows between the two.
+        power, log_d = _DIM_POWERS[number], math.log(logs) / math.log(large / small)
+        calls = _estimate(grown, "power")
+        estimate = {name: round(x, 9) + each for name, x in calls.items()}
+        most = power + log_d + SLACK
+        return at_most(f"{says}{words}", estimate, most, tight=power, factor="d")
     ratio = {name: (large / small) ** x / logs for name, x in _estimate(grown, "power").items()}
     allowed = logs ** (printed.log_power - 1)
     words = f"{says}cost over cost, in units of log d"
-    return at_most(words, ratio, LOG_D * allowed)
+    return at_most(words, ratio, LOG_D * allowed, tight=allowed, factor="d")
 
 
 def _own_checks(number: int, row: Evidence) -> Checks:
@@ -306,7 +314,7 @@ def _own_checks(number: int, row: Evidence) -> Checks:
     for unit in units:
         says = f"saddle to minimum: exponent of 1/eps in the {unit}"
         estimate = {end: own[f"{unit}{tail}"] for end, tail in _ENDS.items()}
-        yield at_most(says, estimate, power * LOGS, tight=power - SLACK)
+        yield at_most(says, estimate, power * LOGS, tight=power)
     readings = {"fixed": "per coordinate", "total": "in total"}
     for noise, words in readings.items():
         # The proofs have C and sigma^2 per coordinate: C Tr D^-alpha.
@@ -355,15 +363,17 @@ ROW_CLAIMS = tuple(
 
 @claim("M15", "section 2", "table1", item="Section 2")
 def m15(o: Outcomes) -> Checks:
-    """Two Hessian-vector methods need log d / eps^1.25.
+    """Two Hessian-vector methods leave saddles within log d / eps^1.25.
 
     7/4, as Table 1 prints for the same two papers. A staircase of eps^-1.5 saddles can only be
-    climbed down one by one.
+    climbed down one by one. Row 5 is below the printed power there, and above it on a chain without
+    saddles.
     """
     for number in (4, 5):
         row = measured_rows(o)[number - 1]
-        for place, found in (("staircase", row.staircase), ("worst-case chain", row.chain)):
-            yield power_check(f"{place}, row {number}, in gradients and products", found, 1.25)
+        words = f"row {number}, in gradients and products"
+        yield power_check(f"staircase of saddles, {words}", row.staircase, 1.25)
+        yield power_check(f"worst-case chain, {words}", row.chain, 1.25, core=False)
 
 
 @claim("M16", "section 2", "table1", item="Section 2")
@@ -395,8 +405,9 @@ def _arrives(result: CellResult) -> bool:
 def m17(o: Outcomes) -> Checks:
     """SGLD's escape time grows polynomially in d.
 
-    From one strict saddle it takes a number of steps linear in log d where the energy of the noise
-    is fixed, and about as many at every d where sigma is.
+    Not from the strict saddle that was tried: it takes a number of steps linear in log d where the
+    energy of the noise is fixed, and about as many at every d where sigma is. The bound of the
+    cited paper is polynomial.
     """
     rows = {r["noise"]: r for r in growth_rows(MeasuredCells.of(o)) if r["method"] == "sgld"}
     for noise, words in (("native", "per coordinate"), ("equal", "in total")):
@@ -412,21 +423,26 @@ def m17(o: Outcomes) -> Checks:
 def m18(o: Outcomes) -> Checks:
     """The framework outperforms all known first-order methods.
 
-    The best of three of its members against the best of four rivals, all tuned: cheaper on most of
-    the problems that were tried, without a clear lead on a row of saddles.
+    The best of three of its members against the best of four rivals, all tuned, on small problems:
+    cheaper on most of them, without a clear lead on a row of saddles.
     """
     found = MeasuredCells.of(o)
     for family in dict.fromkeys(r.tags["family"] for r in found.select("tuned")):
         times = {}
         for r in found.select("tuned", family=family):
             spent, is_event = r.times("sosp", "spent")
-            times[r.label] = np.where(is_event, spent, math.inf).tolist()
+            times[r.label] = np.where(is_event, spent, math.inf)
+        # Half of the replicas choose, the others are compared.
         ours, theirs = (
-            min((x for x in times if (x in cells.OWN) is own), key=lambda x: np.median(times[x]))
+            min(
+                (x for x in times if (x in cells.OWN) is own),
+                key=lambda x: np.median(times[x][::2]),
+            )
             for own in (True, False)
         )
-        says = f"{family}: cost to a second-order point of {ours} over that of {theirs}"
-        yield at_most(says, ratio_of_medians(times[ours], times[theirs]), 1.0)
+        ratio = ratio_of_medians(times[ours][1::2].tolist(), times[theirs][1::2].tolist())
+        yield at_most(f"{family}: cost to a second-order point of {ours} over that of {theirs}",
+                      ratio, 1.0)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ judged

@@ -32,7 +32,8 @@ def test_exponents_and_growth_of_terms_are_those_of_their_means() -> None:
         exponent, growth = value["exponents"][name], value["growth"][name]
         by_hand = -np.polyfit(np.log(k_late), np.log(term), 1)[0]
         assert exponent["value"] == pytest.approx(by_hand)
-        assert growth["value"] == pytest.approx(term[-1] / term[0] * (k_late[-1] / k_late[0]) ** 0.5)
+        grown = term[-1] / term[0] * (k_late[-1] / k_late[0]) ** 0.5
+        assert growth["value"] == pytest.approx(grown)
         for number in (exponent, growth):
             assert number["low"] < number["value"] < number["high"]
     published = sum(np.array(value["published"][name]) for name in bounds.TERMS)

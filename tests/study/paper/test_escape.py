@@ -107,20 +107,24 @@ def _bend_growth(o: Outcomes, good: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "bend"),
+    ("names", "bend", "good"),
     [
-        (["E1"], _bend_dimension),
-        (["E2"], _bend_gamma),
-        (["E3", "E4"], _bend_exponents),
-        (["E5"], _bend_noise),
-        (["E6"], _bend_directions),
-        (["E9"], _bend_order),
-        (["L3"], _bend_growth),
+        (["E1"], _bend_dimension, "holds"),
+        (["E2"], _bend_gamma, "holds with correction"),
+        (["E3", "E4"], _bend_exponents, "holds"),
+        (["E5"], _bend_noise, "holds"),
+        (["E6"], _bend_directions, "holds"),
+        (["E9"], _bend_order, "holds"),
+        # log d at alpha = 0 speaks for Theorem 3, and against D as its reason
+        (["E10"], lambda o, good: _bend_dimension(o, not good), "holds"),
+        (["L3"], _bend_growth, "holds"),
     ],
     ids=lambda x: x[0] if isinstance(x, list) else "",
 )
-def test_numbers_decide_on_escapes(outcomes: Outcomes, names: list[str], bend: Any) -> None:
-    assert_flips(outcomes, names, bend)
+def test_numbers_decide_on_escapes(
+    outcomes: Outcomes, names: list[str], bend: Any, good: str
+) -> None:
+    assert_flips(outcomes, names, bend, [good])
 
 
 def test_a_best_step_at_the_end_of_its_grid_leaves_the_question_open(outcomes: Outcomes) -> None:

@@ -35,11 +35,25 @@ def test_numbers_decide_on_rates(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
         change(o, "exponents", lambda v: v.update(last=point(9.0 if good else -9.0)))
 
-    assert_flips(outcomes, ["R2", "R3", "R4", "R6", "R7", "B1", "P2"], bend)
+    assert_flips(outcomes, ["R2", "R3", "R4", "R6", "R7", "B1"], bend, ["consistent"])
+    for name in ("R5", "P2", "P3", "P4"):  # with details of their own
+        bend(outcomes, False)
+        assert verdicts(outcomes, [name]) == {"refuted"}
     change(outcomes, "exponents", lambda v: v.update(last=point(v["published"])))
     assert verdicts(outcomes, ["R4", "R6", "R7", "B1"]) == {"holds"}
     change(outcomes, "exponents", lambda v: v.update(last=point(v["published"] + 0.5)))
     assert verdicts(outcomes, ["R4", "R6", "R7", "B1"]) == {"consistent"}
+
+
+def test_numbers_decide_on_alpha_two(outcomes: Outcomes) -> None:
+    """The weighted average falls faster than 1/log k, like it, or not at all."""
+
+    def bend(o: Outcomes, good: bool) -> None:
+        change(o, "exponents", lambda v: v.update(per_log=point(1.0 if good else 0.1)))
+
+    assert_flips(outcomes, ["R1", "P1"], bend)
+    change(outcomes, "exponents", lambda v: v.update(per_log=point(1.3)))
+    assert verdicts(outcomes, ["R1", "P1"]) == {"consistent"}
 
 
 def _law(v: dict[str, Any], **powers: float) -> None:
@@ -93,4 +107,4 @@ def test_numbers_decide_on_the_floor(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
         change(o, "plateau", lambda v: v.update(ratio=point(1.0 if good else 0.1)))
 
-    assert_flips(outcomes, ["R9"], bend)
+    assert_flips(outcomes, ["R9"], bend, ["holds with correction"])

@@ -78,10 +78,12 @@ def test_spaces_keep_variances_positive(space: str) -> None:
 def test_the_sum_in_its_own_units_gives_the_iterates_of_the_mean() -> None:
     for number in simulation.SUMMED:
         tasks = [t.options for t in simulation.sum_tasks.tasks(SIZES["tiny"])]
-        (options,) = (o for o in tasks if o["number"] == number and "units" in o["scaled"])
+        options = next(o for o in tasks if o["number"] == number and "units" in o["scaled"])
         summed = simulation.measure_study(**{**options, "replicas": 4, "steps": 60})
-        assert summed["final"] == pytest.approx(_value(number)["final"], rel=1e-6)
-        plain = _value(number, is_sum=True)
+        lr = options["lr"] * simulation.N ** (1.0 - BY_NUMBER[number].alpha)
+        of_mean = _value(number, lr=lr, space="bounded", seed=options["seed"])
+        assert summed["final"] == pytest.approx(of_mean["final"], rel=1e-6)
+        plain = _value(number, is_sum=True, space="bounded", seed=options["seed"])
         assert plain["final"] != pytest.approx(summed["final"], rel=1e-3)
 
 
@@ -121,7 +123,7 @@ def test_variants_change_what_they_say() -> None:
     assert set(BY_NUMBER) > {"9b", "10b"}
 
 
-RANK = {"10": 1.0, "10b": 1.0, "8": 20.0, "9": 99.0, "9b": 99.0}
+RANK = {"1": 99.0, "2": 99.0, "10": 1.0, "10b": 1.0, "8": 20.0, "9": 99.0, "9b": 99.0}
 
 
 def _bend_study(o: Outcomes, good: bool) -> None:
@@ -137,7 +139,8 @@ def _bend_study(o: Outcomes, good: bool) -> None:
 
 
 def test_numbers_decide_on_the_five_sentences(outcomes: Outcomes) -> None:
-    assert_flips(outcomes, ["X1", "X2", "X3", "X4", "X5"], _bend_study)
+    assert_flips(outcomes, ["X1", "X3", "X4"], _bend_study)
+    assert_flips(outcomes, ["X2", "X5"], _bend_study, ["holds with correction"])
 
 
 @pytest.mark.parametrize("name", ["X2", "X3", "X4", "X5"])
@@ -170,25 +173,35 @@ def test_lr_is_chosen_on_some_data_sets_and_judged_on_the_others(
 
 def test_numbers_decide_on_the_sum(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
-        change(o, "sum", lambda v: v.update(tail_shares=[1.0 if good else 0.0] * 20))
+        def law(v: dict[str, Any]) -> None:
+            # One step size at which each finds the truth is enough.
+            is_best = v["scaled"] != "lr" or v["lr"] in (1e-3, 1e-7)
+            v.update(tail_shares=[float(is_best and good)] * 20, hits=[np.inf] * 20)
+            v["tail_errors"] = [1.0 if is_best else 9.0] * 20
+
+        change(o, "sum", law)
 
     assert_flips(outcomes, ["X6"], bend)
-    # One step size at which each finds the truth is enough.
-    change(outcomes, "sum", lambda v: v.update(tail_shares=[float(v["scaled"] == "lr / n")] * 20))
-    assert verdicts(outcomes, ["X6"]) == {"holds with correction"}
+    # The best step at the end of its grid leaves the question open.
+    change(outcomes, "sum", lambda v: v.update(tail_errors=[1.0 / v["lr"]] * 20))
+    assert verdicts(outcomes, ["X6"]) == {"not supported"}
 
 
 def test_numbers_decide_on_the_printed_algorithm(outcomes: Outcomes) -> None:
     def bend(o: Outcomes, good: bool) -> None:
         def law(v: dict[str, Any]) -> None:
             harms = not good and v["rule"] == "as printed" and v["delta"] == 1e-8
-            v["tail_errors"] = [5.0 if harms else 1.0] * 20
+            at_end = v["lr"] != 0.01 and v["rule"] in ("as printed", "one step of lag, D from 1")
+            v["tail_errors"] = [(5.0 if harms else 1.0) + at_end] * 20
 
         change(o, "printed", law)
 
     assert_flips(outcomes, ["A1"], bend)
     # An lr at which the printed algorithm is as good as the other is enough.
     change(
-        outcomes, "printed", lambda v: v.update(tail_errors=[1.0 if v["lr"] < 0.01 else 5.0] * 20)
+        outcomes, "printed", lambda v: v.update(tail_errors=[1.0 if v["lr"] == 0.01 else 5.0] * 20)
     )
-    assert verdicts(outcomes, ["A1"]) <= {"holds", "holds with correction"}
+    assert verdicts(outcomes, ["A1"]) == {"holds"}
+    # At the end of the grid of lr nothing is known.
+    change(outcomes, "printed", lambda v: v.update(tail_errors=[1.0 / v["lr"]] * 20))
+    assert verdicts(outcomes, ["A1"]) == {"not supported"}

@@ -16,7 +16,7 @@ NAMES = {experiment.name for experiment in EXPERIMENTS}
 def test_every_claim_of_the_paper_has_a_row() -> None:
     expected = {f"S{i}" for i in range(1, 8)} | {"L1", "L2", "L3", "T1", "T1a", "T1b", "A1"}
     expected |= {f"R{i}" for i in range(1, 12)} | {f"P{i}" for i in range(1, 5)}
-    expected |= {f"E{i}" for i in range(1, 10)} | {f"M{i}" for i in range(1, 19)}
+    expected |= {f"E{i}" for i in range(1, 11)} | {f"M{i}" for i in range(1, 19)}
     expected |= {f"X{i}" for i in range(1, 7)} | {"B1", "B2", "B3"}
     assert {claim.name for claim in CLAIMS} == expected
     assert len(CLAIMS) == len(expected)
