@@ -2,7 +2,7 @@
 
 A small network on noisy data starts at a saddle. The log shows the injected noise cool down, the
 bound on the gradients fall, and the smallest eigenvalue of the Hessian rise from -1.2 to near 0.
-Needs the extra `frameworks`.
+AGLD has a certificate; to train without one, use NetworkASGLD. Needs the extra `frameworks`.
 
     python examples/with_tensorboard.py runs && tensorboard --logdir runs
 """

@@ -26,6 +26,7 @@ def values() -> Values:
         "claims.open": counts["not supported"] + counts["not testable"],
         "rivals.all": rivals.total(),
         "rivals.hold": rivals["holds"],
+        "rivals.corrected": rivals["holds with correction"],
         "rivals.consistent": rivals["consistent"],
         "rivals.untested": rivals["not testable"],
         "paper-rows.refuted": paper["refuted"],

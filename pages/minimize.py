@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 
 from pages.results import RESULTS, Values, read, table
 
@@ -34,12 +35,25 @@ def values() -> Values:
     ends = Counter(row["truth"] for row in saddles if row["method"] == "asgld")
     numbers["minimize.left-flat"] = f"{100 * ends['flat'] / sum(ends.values()):.1f}"
     numbers["minimize.stayed"] = str(ends["saddle"])
+    numbers["minimize.most-calls"] = _short(max(_calls_over_bfgs(starts).values()))
     numbers["minimize.saddles"] = str(sum(row["method"] == "asgld" for row in saddles))
     return Values(numbers, {"minimize.verdicts": _verdicts(starts, saddles)})
 
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}" if value < 1 else f"{value:.1f}"
+
+
+def _calls_over_bfgs(starts: list[dict[str, str]]) -> dict[str, float]:
+    """All calls but those of a Hessian, over BFGS's: the median over the starts of a function."""
+    runs: dict[tuple[str, str], dict[str, dict[str, str]]] = defaultdict(dict)
+    for row in starts:
+        runs[row["function"], row["index"]][row["method"]] = row
+    ratios = defaultdict(list)
+    for (function, _), row in runs.items():
+        calls = float(row["asgld"]["calls"]) - 2 * float(row["asgld"]["dim"])
+        ratios[function].append(calls / float(row["BFGS"]["calls"]))
+    return {function: statistics.median(found) for function, found in ratios.items()}
 
 
 def _verdicts(starts: list[dict[str, str]], saddles: list[dict[str, str]]) -> str:

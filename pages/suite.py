@@ -115,8 +115,6 @@ def _best(suite: Suite) -> Values:
         if key:
             numbers[f"suite.{key}.median"] = f"{found.median:.3f}"
             numbers[f"suite.{key}.most"] = f"{max(ratios):.2f}"
-    for key, name in (("", OURS), (".muon", MUON)):
-        numbers[f"suite.factorization{key}"] = f"{_mean(suite, 'factorization', name):.2f}"
     others = [task for task in tasks if not TASKS[task].is_low_rank]
     numbers["suite.muon.else"] = f"{max(suite.ratios(others, OURS, MUON)):.2f}"
     numbers["suite.choice.most"] = _behind(suite, "suite")
@@ -145,7 +143,7 @@ def _choices(suite: Suite) -> str:
         "ours",
         "ours, coordinates",
         "Muon + AdamW",
-        "best lr, constant and cosine",
+        "our best lr: constant, cosine",
     ]
     return table(header, lines)  # fmt: skip
 
@@ -261,7 +259,7 @@ def _others(suite: Suite) -> Values:
 
 
 def _grown(suite: Suite) -> Values:
-    lines, numbers, wins = [], {}, 0
+    lines, numbers, wins, sizes = [], {}, 0, []
     for task in named("grown"):
         size, by_hand = figures.best_by_hand(suite, task)
         ours = suite.of(task, "matrix-calibrated", "cosine")
@@ -282,6 +280,7 @@ def _grown(suite: Suite) -> Values:
         ]
         ratio = summary.ratio(ours.best, by_hand.best)
         wins += ratio <= 1.0
+        sizes.append(size)
         apart = [figures.distances(f)[-1] for f in (found[ADAMW], by_hand, ours)]
         cells += [f"{distance:.2g}" for distance in apart]
         lines.append([TASKS[task].title, *cells])
@@ -290,11 +289,12 @@ def _grown(suite: Suite) -> Values:
         numbers[f"grown.{key}.adamw"] = (
             f"{100 * (1 - summary.ratio(ours.best, found[ADAMW].best)):.0f}"
         )
-        alone = summary.ratio(found[OURS].best, found["matrix-quiet"].best)
-        numbers[f"grown.{key}.alone"] = f"{100 * (alone - 1):+.1f}"
+        alone = summary.ratio(ours.best, found["matrix-quiet"].best)
+        numbers[f"grown.{key}.alone"] = f"{100 * (1 - alone):.0f}"
         change = summary.ratio(ours.best, found[OURS].best)
         numbers[f"grown.{key}.noise"] = f"{100 * (change - 1):+.1f}"
     numbers["grown.wins"] = str(wins)
+    numbers["grown.hand-spread"] = f"{max(sizes) / min(sizes):g}"
     task = "grown-mlp-few"  # the pilot, at the default lr and at the best of three
     ours = suite.of(task, "matrix-calibrated", "cosine")
     _, by_hand = figures.best_by_hand(suite, task)

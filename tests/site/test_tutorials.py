@@ -23,6 +23,8 @@ PAGES = [
     *sorted(page for page in TUTORIALS.glob("*.md") if page.stem != "index"),
     ROOT / "docs" / "errors.md",
 ]
+# Of this page one block shows what it prints.
+SAMPLING = ROOT / "docs" / "sampling.md"
 PAIR = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
@@ -51,7 +53,7 @@ def test_every_block_shows_its_output(page: Path) -> None:
     assert len(PAIR.findall(page.read_text())) == len(blocks) > 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, SAMPLING], ids=lambda page: page.stem)
 def test_tutorial_prints_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,5 +79,7 @@ def write(page: Path) -> None:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    for path in [page for page in PAGES if not sys.argv[1:] or page.stem in sys.argv[1:]]:
+    for path in [
+        page for page in [*PAGES, SAMPLING] if not sys.argv[1:] or page.stem in sys.argv[1:]
+    ]:
         write(path)

@@ -154,8 +154,10 @@ def proximal_certificate(
 ) -> ProximalCertificate:
     """Pathwise, anytime bound on the gradient mappings of one run of the proximal rule.
 
-    Let F = f + g, where f has an M-Lipschitz gradient and g is convex, and E > M the number
-    `envelope`. With probability at least 1 - p, for all k at once and every tilt c of the m tilts
+    Let F = f + g be bounded below, f with an M-Lipschitz gradient everywhere, g convex, and E > M
+    the number `envelope`. Given the past, the gradient noise xi is a sub-Gaussian vector of
+    constant C: the mean of exp(b'xi) is at most exp(C |b|^2 / 2) for all b. With probability at
+    least 1 - p, for all k at once and every tilt c of the m tilts
 
         sum_j w_j |G(x_j)|^2 <= (E + M)^2 [ 2 f_gap / E + sum_j price_j + (2 kappa/c) log(m/p) ]
 

@@ -413,8 +413,8 @@ _ROWS = (
         "Table 1 row 2",
         "Cubic regularization of Newton's method (Nesterov and Polyak 2006).",
         "consistent",
-        "As outer iterations, each of a Hessian and a factorization. Measured exponents come within "
-        "0.1 of the printed one, which the cited paper proves.",
+        "As outer iterations, each of a Hessian and a factorization. Measured exponents come "
+        "within 0.1 of the printed one, which the cited paper proves.",
         "",
         (), _SECOND, "cubic-newton", "eps^-1.5", "Hessian", 1.5, 0, "outer iterations",
     ),
@@ -422,8 +422,8 @@ _ROWS = (
         "Table 1 row 3",
         "TRACE trust region (Curtis, Robinson and Samadi 2017).",
         "consistent",
-        "As outer iterations, each of a Hessian and a factorization. Measured exponents come within "
-        "0.1 of the printed one, which the cited paper proves.",
+        "As outer iterations, each of a Hessian and a factorization. Measured exponents come "
+        "within 0.1 of the printed one, which the cited paper proves.",
         "",
         (), _SECOND, "trace", "eps^-1.5", "Hessian", 1.5, 0, "outer iterations",
     ),
@@ -470,8 +470,8 @@ _ROWS = (
         "Table 1 row 8",
         "Perturbed gradient descent (Jin et al. 2017).",
         "consistent",
-        "The power of 1/eps is reached on a staircase of saddles, log^4 d is not: it multiplies the "
-        "total, and one escape lasts a number of steps linear in log d, so the paper's "
+        "The power of 1/eps is reached on a staircase of saddles, log^4 d is not: it multiplies "
+        "the total, and one escape lasts a number of steps linear in log d, so the paper's "
         "comparison of its log d with log^4 d sets an episode against a total.",
         "",
         (), _FIRST, "perturbed-gd", "log^4 d / eps^2", "gradient", 2.0, 4, "gradients",

@@ -31,9 +31,10 @@ REVISIONS: dict[str, Revision] = {
     "E6": Revision(
         "refuted",
         "The grid of lr ended at 1, where all cells were best. Now each lr is best inside its "
-        "grid, and the restriction to lr < 1/M is a detail.",
+        "grid, chosen on half of the chains and judged on the others.",
     ),
     "E9": Revision("", "Theorem 3, remark ii, was a detail of E2."),
+    "E10": Revision("", "Theorem 3, remark i, gives D as the reason; only the effect had a row."),
     "L3": Revision("", "Lemma 3 had no row."),
     "P2": Revision(
         "holds",
@@ -64,7 +65,8 @@ REVISIONS: dict[str, Revision] = {
         f"M{row}": Revision(
             before,
             "The method now runs where its own mechanism must act, on a staircase of saddles and "
-            "on spread curvatures, and the check counts the unit of the bound.",
+            "on spread curvatures, and the check counts the unit of the bound. A bound holds only "
+            "if a number reaches each of its factors.",
         )
         for row, before in {
             1: "not testable", 2: "holds", 3: "holds", 4: "holds", 5: "holds", 6: "holds",
