@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ def shard_rows(rank: int, world_size: int, folder: Path) -> None:
                 return str(error)
             return "no error"
 
+        def refusal_of_parts(make: Callable[[Any], Penalty], whole: Any) -> str:
+            try:
+                make(distribute_tensor(whole, mesh, [Shard(0)]))
+            except TypeError as error:
+                return str(error)
+            return "no error"
+
         x = sharded(Shard(0))
         optimizer = asgld.ASGLD([x], lr=0.3, sigma=0.2, prox=GroupLasso(2.5), seed=11)
         messages = 0
@@ -49,5 +57,9 @@ def shard_rows(rank: int, world_size: int, folder: Path) -> None:
             "columns": refusal(Shard(1), GroupLasso(0.9)),
             "numbered": refusal(Shard(0), numbered),
             "weights": refusal(Shard(0), L1(torch.ones(7, 5))),
+            "sharded weights": refusal_of_parts(L1, torch.ones(7, 5)),
+            "sharded groups": refusal_of_parts(
+                lambda groups: GroupLasso(1.0, groups), torch.zeros(7, 5, dtype=torch.int64)
+            ),
         }
     torch.save(outcomes, folder / f"rank-{rank}.pt")

@@ -18,6 +18,7 @@ from asgld._result import Result
 from asgld.arguments import require
 from asgld.methods import LBFGS, Method
 from asgld.methods import method as make_method
+from asgld.methods.base import KnowsProx
 from asgld.methods.torch import LANGEVIN
 from asgld.oracle.box import Box
 from asgld.oracle.composite import bind
@@ -167,7 +168,8 @@ def minimize(
         _refuse(sorted(options)[0], method)
     if "prox" in getattr(chosen, "options", {}):
         raise ValueError(f"method={method!r} has a prox of its own: give prox to minimize instead")
-    if penalty is not None and not is_auto and not getattr(chosen, "knows_prox", False):
+    knows_prox = isinstance(chosen, KnowsProx) and chosen.knows_prox
+    if penalty is not None and not is_auto and not knows_prox:
         known = ", ".join(map(repr, ("auto", "prox-gd", "fista", *LANGEVIN)))
         raise ValueError(f"method={method!r} knows no prox={prox!r}: those that do are {known}")
 

@@ -12,7 +12,7 @@ import math
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,23 @@ __all__ = ["L1", "BoundPenalty", "ElasticNet", "GroupLasso", "Penalty"]
 
 # Newton's method for the norm of a group converges from below, and doubles the digits.
 _NEWTON_STEPS = 12
+# Where a penalty keeps what `bound` has made.
+_MADE = "_made"
 
 
 class BoundPenalty(ABC):
     """A penalty for tensors of one shape, flattened to d entries: all arguments are (..., d)."""
 
     is_separable: bool
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """The number d of entries."""
+
+    def points(self, x: Tensor) -> Tensor:
+        """Return a parameter as points (n, d): most are one point, some are a replica per row."""
+        return x.reshape(x.numel() // max(self.dim, 1), self.dim)
 
     @abstractmethod
     def value(self, x: Tensor) -> Tensor:
@@ -59,17 +70,17 @@ class BoundPenalty(ABC):
 
     # What judgments of one point need, and steps do not.
 
+    @abstractmethod
     def units(self) -> Tensor:
         """Return numbers (d,): entries that leave their kink together have the same."""
-        raise NotImplementedError
 
+    @abstractmethod
     def branch(self, x: Tensor, away: Tensor) -> Branch:
         """Return the smooth branch of g around x (d,).
 
         Entries at a kink leave it along `away` (d,), on a line with the slope of g or with |away|,
         if that is less steep.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,11 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Penalty(ABC):
-    """A convex function g that is not smooth. Penalties of equal content are equal."""
+    """A convex function g that is not smooth. Penalties of equal content are equal.
+
+    An optimizer takes the tensors of a penalty as they are when the penalty is set, and refuses
+    steps after a write to these tensors. Set a new penalty instead.
+    """
 
     def value(self, x: Tensor) -> Tensor:
         """Return g(x) for one tensor.
@@ -105,7 +120,8 @@ class Penalty(ABC):
         >>> L1(0.5).value(torch.tensor([1.0, -2.0]))
         tensor(1.5000)
         """
-        return self.on(x.shape, device=x.device).value(x.flatten())
+        bound = self.on(x.shape, device=x.device)
+        return bound.value(bound.points(x)).sum()
 
     @abstractmethod
     def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
@@ -115,16 +131,50 @@ class Penalty(ABC):
     def fits_shards(self, cut: set[int]) -> bool:
         """Whether `on` the shape of a shard is g of that shard, where these dimensions are cut."""
 
+    def bound(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        """Return `on` this shape, made once. Raise if a tensor has changed in place since."""
+        if self.has_changed:
+            kind = type(self).__name__
+            raise ValueError(f"a tensor of {kind} has changed in place: set a new penalty")
+        made: dict[Any, BoundPenalty] = vars(self).get(_MADE, (0, {}))[1]
+        key = tuple(shape), device
+        if key not in made:
+            made[key] = self.on(shape, device=device)
+            vars(self)[_MADE] = self._version, made
+        return made[key]
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether torch has written to a tensor of the penalty since `bound` was first called."""
+        return bool(vars(self).get(_MADE, (self._version,))[0] != self._version)
+
+    @property
+    def _version(self) -> int:
+        content = self.__getstate__().values()
+        return sum(v._version for v in content if isinstance(v, Tensor) and not v.is_inference())
+
+    def __post_init__(self) -> None:  # noqa: B027
+        """Raise if the content is illegal."""
+
+    # Copies and files have the content alone. They own their tensors, and are checked anew.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != _MADE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
+
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
         if type(other) is not type(self):
             return NotImplemented
-        return all(_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        mine, theirs = self.__getstate__(), other.__getstate__()
+        return mine.keys() == theirs.keys() and all(_equal(mine[n], theirs[n]) for n in mine)
 
     def __hash__(self) -> int:
-        content = (getattr(self, f.name) for f in fields(self))
-        return hash((type(self), *(v.shape if isinstance(v, Tensor) else v for v in content)))
+        return hash(type(self))  # whatever the tensors hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,16 +240,10 @@ class GroupLasso(Penalty):
         if isinstance(weight, Tensor):
             require(weight.ndim == 1, "weight", weight, "a number, or one for each group")
         object.__setattr__(self, "weight", weight)
-        if self.groups is not None:
-            groups = torch.as_tensor(self.groups).detach().clone()
-            if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
-                raise TypeError(f"groups of {groups.dtype}: need integers")
-            least = int(groups.min()) if groups.numel() else 0
-            require(least >= -1, "groups", least, "numbers from 0, or -1 for no group")
-            object.__setattr__(self, "groups", groups.long())
+        object.__setattr__(self, "groups", _groups(self.groups))
 
     def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
-        shape, groups = tuple(shape), self.groups
+        shape, groups, weight = tuple(shape), _groups(self.groups), _weight("weight", self.weight)
         if groups is None and len(shape) < 2:
             raise ValueError(
                 f"groups=None with x of shape {shape}: the groups are slices along the first of "
@@ -211,7 +255,6 @@ class GroupLasso(Penalty):
             count = shape[0]
         else:
             count = int(groups.max()) + 1 if groups.numel() else 0
-        weight = self.weight
         if not isinstance(weight, Tensor):
             weight = torch.full((count,), weight, dtype=torch.float64)
         if len(weight) != count:
@@ -231,6 +274,10 @@ class _Separable(BoundPenalty):
 
     def __init__(self, l1: float | Tensor, l2: float | Tensor, dim: int) -> None:
         self._l1, self._l2, self._dim = l1, l2, dim
+
+    @property
+    def dim(self) -> int:
+        return self._dim
 
     def value(self, x: Tensor) -> Tensor:
         return (_like(self._l1, x) * x.abs() + _like(self._l2, x) / 2 * x * x).sum(-1)
@@ -351,6 +398,10 @@ class _Rows(_Grouped):
     def __init__(self, weights: Tensor, width: int) -> None:
         self._weights, self._width = weights, width
 
+    @property
+    def dim(self) -> int:
+        return len(self._weights) * self._width
+
     def _totals(self, x: Tensor, of: str = "sum") -> Tensor:
         rows = x.reshape(*x.shape[:-1], len(self._weights), self._width)
         return rows.sum(-1) if of == "sum" else rows.amax(-1)
@@ -370,6 +421,10 @@ class _Numbered(_Grouped):
         self._index = torch.where(index < 0, len(weights), index)
         self._order = self._index.argsort(stable=True)
         self._sizes = torch.bincount(self._index, minlength=len(self._weights))
+
+    @property
+    def dim(self) -> int:
+        return len(self._index)
 
     def _totals(self, x: Tensor, of: str = "sum") -> Tensor:
         sorted_entries = x.movedim(-1, 0)[self._order].contiguous()
@@ -393,8 +448,7 @@ def _weight(name: str, value: Any) -> float | Tensor:
         require(0.0 <= number < math.inf, name, value, "a finite number of at least 0")
         return number
     # NumPy reads lists in double precision.
-    weights = torch.as_tensor(value if isinstance(value, Tensor) else np.asarray(value))
-    weights = weights.detach().clone()
+    weights = _own(name, value if isinstance(value, Tensor) else np.asarray(value))
     if weights.is_complex() or weights.dtype == torch.bool:
         raise TypeError(f"{name} of {weights.dtype}: need numbers of at least 0")
     weights = weights if weights.is_floating_point() else weights.double()
@@ -405,10 +459,31 @@ def _weight(name: str, value: Any) -> float | Tensor:
     return weights
 
 
+def _groups(value: Any) -> Tensor | None:
+    """Return the numbers of groups as a tensor of its own."""
+    if value is None:
+        return None
+    groups = _own("groups", value)
+    if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
+        raise TypeError(f"groups of {groups.dtype}: need integers")
+    least = int(groups.min()) if groups.numel() else 0
+    require(least >= -1, "groups", least, "numbers from 0, or -1 for no group")
+    return groups.long()
+
+
+def _own(name: str, value: Any) -> Tensor:
+    """Return a tensor that nothing else refers to, and whose version torch counts."""
+    if hasattr(value, "placements"):
+        raise TypeError(f"{name} is a DTensor: need a number, or a whole tensor on every rank")
+    with torch.inference_mode(False):
+        return torch.as_tensor(value).detach().clone()
+
+
 def _on_entries(
     name: str, weight: float | Tensor, shape: Sequence[int], device: torch.device | None
 ) -> float | Tensor:
-    """Return a weight for the entries of a flattened tensor of this shape."""
+    """Return a weight for the entries of a flattened tensor of this shape, checked and copied."""
+    weight = _weight(name, weight)
     if not isinstance(weight, Tensor):
         return weight
     if weight.shape != tuple(shape):

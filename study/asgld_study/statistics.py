@@ -170,7 +170,7 @@ def time_slope(x: Sequence[float], times: Sequence[Sequence[float]]) -> Estimate
     return fit_slope(x, samples, log_time=True)
 
 
-def crossing_slope(x: Sequence[float], rows: Sequence[Sequence[float]]) -> Estimate:
+def crossing_slope(x: npt.ArrayLike, rows: npt.ArrayLike) -> Estimate:
     """Slope of log of times against x; rows[i] has the time at x[i], then bootstrap times."""
     table = np.array(rows, dtype=np.float64)
     kept = np.isfinite(table[:, 0])

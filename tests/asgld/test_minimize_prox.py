@@ -412,6 +412,7 @@ def test_dicts_are_judged_as_they_are_minimized() -> None:
     start = {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros((), dtype=torch.float64)}
     prox = {"a": L1(0.5), "b": None}
     result = minimize(f, start, prox=prox)
+    assert minimize(f, start, prox=dict(reversed(prox.items()))).fun == result.fun
     assert asgld.classify(f, result.x, prox=prox).kind is Kind.MINIMUM
     saddle = {"a": torch.full_like(start["a"], 0.5), "b": start["b"]}
     point = asgld.classify(f, saddle, prox=prox)
@@ -420,3 +421,31 @@ def test_dicts_are_judged_as_they_are_minimized() -> None:
     assert float(point.direction["b"].abs()) == pytest.approx(1.0)
     with pytest.raises(TypeError, match="prox="):
         asgld.classify(f, saddle, prox={"a": L1(0.5)})
+
+
+def test_a_checkpoint_of_another_penalty_is_refused_in_one_dimension(tmp_path: Any) -> None:
+    """At x = 1 the slopes of these penalties are equal."""
+    given: dict[str, Any] = {"x0": torch.ones(1), "method": "agld", "max_steps": 5}
+    given["checkpoint"] = tmp_path / "run.pt"
+    minimize(lambda x: (x**2).sum(), prox=ElasticNet(0.1, 0.3), **given)
+    with pytest.raises(ValueError, match="belongs to another run: its prox"):
+        minimize(lambda x: (x**2).sum(), prox=L1(0.4), **given)
+
+
+@pytest.mark.parametrize("name", ["lasso", "sparse logistic regression"])
+def test_named_methods_end_at_one_objective(name: str) -> None:
+    matrix, target = lasso(3, rows=60)
+    signs = target.sign()
+
+    def f(x: Tensor) -> Tensor:
+        if name == "lasso":
+            return loss(x, matrix, target)
+        return torch.nn.functional.softplus(-signs * (matrix @ x)).mean()
+
+    start = torch.zeros(8, dtype=torch.float64)
+    found = [
+        minimize(f, start, prox=L1(0.05), method=method).fun
+        for method in ("prox-gd", "fista", "auto")
+    ]
+    assert found == pytest.approx([found[-1]] * 3, rel=1e-8)
+    assert 0.0 < found[-1] < float(f(start))

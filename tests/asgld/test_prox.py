@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -305,3 +307,81 @@ def test_weights_must_fit_the_shape() -> None:
         GroupLasso([1.0, 2.0]).on((3, 2))
     with pytest.raises(ValueError, match="groups=None"):
         GroupLasso(1.0).on((3,))
+
+
+@pytest.mark.parametrize(
+    ("penalty", "name", "value", "match"),
+    [
+        (L1(1.0), "weight", -5.0, "weight=-5.0"),
+        (ElasticNet(1.0, torch.ones(2)), "l2", torch.tensor([1.0, math.nan]), "l2="),
+        (GroupLasso(1.0), "weight", torch.tensor([-1.0]), "weight="),
+        (GroupLasso(1.0, torch.tensor([0, 1])), "groups", torch.tensor([0, -3]), "groups=-3"),
+    ],
+)
+def test_penalties_from_files_are_checked(
+    penalty: Penalty, name: str, value: object, match: str
+) -> None:
+    vars(penalty)[name] = value
+    file = io.BytesIO()
+    torch.save(penalty, file)
+    file.seek(0)
+    with pytest.raises(ValueError, match=match):
+        torch.load(file, weights_only=True)
+    with pytest.raises(ValueError, match=match):
+        copy.deepcopy(penalty)
+    with pytest.raises(ValueError, match=match):
+        penalty.bound((2,))
+
+
+def test_copies_and_bound_penalties_share_no_tensor_with_a_penalty() -> None:
+    for penalty in (L1(torch.ones(2, 3)), GroupLasso(torch.ones(2)), ElasticNet(0.0, [1.0, 1.0])):
+        shape = (2,) if isinstance(penalty, ElasticNet) else (2, 3)
+        x = torch.full((math.prod(shape),), 2.0)
+        bound, again, shallow = penalty.bound(shape), copy.deepcopy(penalty), copy.copy(penalty)
+        assert penalty.bound(shape) is bound
+        before = bound.value(x)
+        for value in vars(penalty).values():
+            if isinstance(value, Tensor):
+                value.mul_(4.0)
+        assert penalty.has_changed
+        assert bound.value(x) == before
+        for other in (again, shallow):
+            assert not other.has_changed
+            assert other.bound(shape).value(x) == before
+        with pytest.raises(ValueError, match="set a new penalty"):
+            penalty.bound(shape)
+        assert penalty.on(shape).value(x) == 4.0 * before  # a new use takes the present weights
+
+
+@dataclass(frozen=True, eq=False)
+class _Own(Penalty):
+    strength: Tensor
+
+    def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
+        return L1(self.strength).on(shape, device=device)
+
+    def fits_shards(self, cut: set[int]) -> bool:
+        return False
+
+
+class _OwnWithoutFields(Penalty):
+    def __init__(self, strength: Tensor) -> None:
+        self.strength = strength
+
+    on, fits_shards = _Own.on, _Own.fits_shards
+
+
+@pytest.mark.parametrize("kind", [_Own, _OwnWithoutFields])
+def test_penalties_of_users_are_compared_by_their_content(
+    kind: Callable[[Tensor], Penalty],
+) -> None:
+    strength = torch.zeros(2)
+    strength[0] = 1.0  # a write before the first use
+    penalty, other = kind(strength), kind(torch.ones(2))
+    assert penalty != other
+    assert penalty == copy.deepcopy(penalty) == pickle.loads(pickle.dumps(penalty))
+    assert penalty.bound((2,)).value(torch.ones(2)) == 1.0
+    strength.add_(1.0)
+    with pytest.raises(ValueError, match="set a new penalty"):
+        penalty.bound((2,))
+    assert len({L1(0.1), L1(0.1), L1(0.2)}) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from asgld.arguments import require
 from asgld.optim.proximal import penalties_of
+from asgld.prox import Penalty
 from asgld.theory.proximal import (
     PROXIMAL_TILTS,
     ProximalCertificate,
@@ -49,6 +51,8 @@ class ProximalSums:
         )
         require(0.0 < longest < np.inf, "lr * d_init**(-alpha/2)", longest, need)
         if envelope is None:
+            need = f"steps shorter than 1/smoothness; smoothness={smoothness!r}"
+            require(1.0 / longest > smoothness, "lr * d_init**(-alpha/2)", longest, need)
             envelope = min((3.0 if is_even else 6.0) * smoothness or np.inf, 1.0 / longest)
         self.smoothness, self.envelope = smoothness, envelope
         spread = 1.0 if is_even or smoothness == 0.0 else max(1.0, envelope / (2 * smoothness))
@@ -94,16 +98,21 @@ class ProximalSums:
         sums = {name: getattr(self, name).clone() for name in _SUMS}
         return {"kappa": self.kappa, "envelope": self.envelope, **sums}
 
-    def problem_with(self, saved: Any) -> str:
-        """Say why a state cannot be loaded, or nothing."""
+    def problem_with(self, saved: Any, shapes: Sequence[tuple[int, ...]]) -> str:
+        """Say why a state cannot be loaded, or nothing. `shapes` are those of a tilt's sums."""
         names = ("kappa", "envelope", *_SUMS)
         if not isinstance(saved, dict) or any(name not in saved for name in names):
             return f"need the sums {', '.join(names)}"
+        if type(saved["kappa"]) is not float or not 0.0 <= saved["kappa"] < np.inf:
+            return f"kappa={saved['kappa']!r}: need a finite number of at least 0"
+        whole = [(len(PROXIMAL_TILTS), *shape) for shape in shapes]
         for name in _SUMS:
-            value, size = saved[name], len(PROXIMAL_TILTS)
-            fits = torch.is_tensor(value) and value.dim() > 0 and len(value) == size
-            if not fits or value.dtype != torch.float64:
-                return f"{name}={value!r}: need {size} float64 numbers, one for each tilt"
+            value = saved[name]
+            is_right = torch.is_tensor(value) and value.dtype == torch.float64
+            if not is_right or tuple(value.shape) not in whole:
+                return f"{name}={value!r}: need float64 numbers of shape {whole[-1]}"
+            if bool((value < 0).any()) or (name == "weight" and not bool(value.isfinite().all())):
+                return f"{name}={value!r}: need numbers of at least 0, and weights that are finite"
         if saved["envelope"] != self.envelope:
             return f"envelope={saved['envelope']!r}, not {self.envelope!r}"
         return ""
@@ -114,16 +123,16 @@ class ProximalSums:
             setattr(self, name, saved[name].clone())
 
 
-def pull_of(p: Tensor, penalty: Any, size: Tensor) -> Tensor:
+def pull_of(p: Tensor, penalty: Penalty, size: Tensor) -> Tensor:
     """Return a bound on how far the proximal step has moved each coordinate of p."""
     (bound,) = penalties_of([p], penalty)
-    x = p.detach().flatten().double()
+    x = bound.points(p.detach().double())
     kink = torch.where(bound.is_free(x), 0.0, bound.slack(x, torch.zeros_like(x)))
     steepest = bound.grad(x).abs() + torch.nan_to_num(kink, posinf=0.0)
     return size.double() * steepest.reshape(p.shape)
 
 
-def ties_coordinates(p: Tensor, penalty: Any) -> bool:
+def ties_coordinates(p: Tensor, penalty: Penalty) -> bool:
     """Whether the penalty ties coordinates of p together."""
     (bound,) = penalties_of([p], penalty)
     return not bound.is_separable

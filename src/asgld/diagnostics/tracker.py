@@ -312,7 +312,9 @@ class CertificateTracker:
 
     def _look_at_penalties(self) -> None:
         """Note penalties, and knobs beside them, outside the proof."""
-        if [group["prox"] for group in self.optimizer.param_groups] != self._penalties:
+        penalties = [group["prox"] for group in self.optimizer.param_groups]
+        has_changed = any(g is not None and g.has_changed for g in self._penalties)
+        if has_changed or penalties != self._penalties:
             self._break("prox", "it changed during the run, and with it what is minimized")
         for group, p in self._params():
             penalty = group["prox"]
@@ -329,7 +331,8 @@ class CertificateTracker:
     def _params(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
         for group in self.optimizer.param_groups:
             for p in group["params"]:
-                yield group, p
+                if p.numel():  # one without coordinates has no step
+                    yield group, p
 
     def _break(self, what: str, why: str) -> None:
         self._broken.setdefault(what, f"{what}: {why}")
@@ -564,7 +567,7 @@ class CertificateTracker:
                 "tracker is attached, with f_start at the loaded parameters"
             )
         members = [p for _, p in self._params()]
-        shapes = [(), tuple(members[0].shape[:1])] if self.is_batched else [()]
+        shapes = [(), *(tuple(p.shape[:1]) for p in members[:1] if self.is_batched)]
 
         def is_tensor(value: Any, dtype: torch.dtype = torch.float64) -> bool:
             is_right = torch.is_tensor(value) and value.dtype == dtype
@@ -603,7 +606,7 @@ class CertificateTracker:
                     "it must not change during a run"
                 )
         if self._proximal is not None:
-            problem = self._proximal.problem_with(saved.get("proximal"))
+            problem = self._proximal.problem_with(saved.get("proximal"), shapes)
             if problem:
                 raise ValueError(f"the saved {_KEY!r} has other proximal sums: {problem}")
         self._loaded = dict(saved)

@@ -25,14 +25,9 @@ from asgld.methods.proximal import FISTA, ProxGD, ProximalDescent
 from asgld.methods.torch import LANGEVIN, TorchMethod, check_names, comparator, langevin
 
 
-def _rival(module: str, kind: str, **options: Any) -> Method:
-    """Make a rival. Its module is imported now, so that `import asgld.methods` stays small."""
-    return _made(vars(import_module(f"asgld.methods.rivals.{module}"))[kind], **options)
-
-
-def _printed(**options: Any) -> Method:
-    """Make Algorithm 1 as printed, which shares code with the rivals and is imported as late."""
-    return _made(import_module("asgld.methods.printed").PrintedASGLD, **options)
+def _late(module: str, kind: str, **options: Any) -> Method:
+    """Make a method whose module is imported now, so that `import asgld.methods` stays small."""
+    return _made(vars(import_module(f"asgld.methods.{module}"))[kind], **options)
 
 
 def _made(kind: Any, **options: Any) -> Method:
@@ -45,28 +40,28 @@ def _made(kind: Any, **options: Any) -> Method:
 # name -> what makes the method from its options; add entries at will
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: partial(langevin, name) for name in LANGEVIN},
-    "asgld-printed": _printed,
-    "noisy-sgd": partial(_rival, "first_order", "NoisySGD"),
-    "perturbed-gd": partial(_rival, "first_order", "PerturbedGD"),
-    "saddle-ngd": partial(_rival, "first_order", "SaddleNGD"),
-    "neon": partial(_rival, "neon", "Neon"),
-    "fast-cubic": partial(_rival, "hessian_vector", "FastCubic"),
-    "carmon-accelerated": partial(_rival, "hessian_vector", "CarmonAccelerated"),
-    "carmon-cubic": partial(_rival, "hessian_vector", "CarmonCubic"),
-    "natasha2": partial(_rival, "natasha", "Natasha2"),
-    "cubic-newton": partial(_rival, "second_order", "CubicNewton"),
-    "trace": partial(_rival, "second_order", "Trace"),
+    "asgld-printed": partial(_late, "printed", "PrintedASGLD"),
+    "noisy-sgd": partial(_late, "rivals.first_order", "NoisySGD"),
+    "perturbed-gd": partial(_late, "rivals.first_order", "PerturbedGD"),
+    "saddle-ngd": partial(_late, "rivals.first_order", "SaddleNGD"),
+    "neon": partial(_late, "rivals.neon", "Neon"),
+    "fast-cubic": partial(_late, "rivals.hessian_vector", "FastCubic"),
+    "carmon-accelerated": partial(_late, "rivals.hessian_vector", "CarmonAccelerated"),
+    "carmon-cubic": partial(_late, "rivals.hessian_vector", "CarmonCubic"),
+    "natasha2": partial(_late, "rivals.natasha", "Natasha2"),
+    "cubic-newton": partial(_late, "rivals.second_order", "CubicNewton"),
+    "trace": partial(_late, "rivals.second_order", "Trace"),
     "gd": partial(comparator, "gd"),
     "sgd": partial(comparator, "sgd"),
-    "psgld": partial(_rival, "comparators", "PreconditionedSGLD"),
+    "psgld": partial(_late, "rivals.comparators", "PreconditionedSGLD"),
     "adagrad": partial(comparator, "adagrad"),
     "adam": partial(comparator, "adam"),
-    "perturbed-agd": partial(_rival, "comparators", "PerturbedAGD"),
+    "perturbed-agd": partial(_late, "rivals.comparators", "PerturbedAGD"),
     "lbfgs": partial(_made, LBFGS),
     "prox-gd": partial(_made, ProxGD),
     "fista": partial(_made, FISTA),
-    "trust-krylov": partial(_rival, "scipy_trust", "TrustKrylov"),
-    "trust-exact": partial(_rival, "scipy_trust", "TrustExact"),
+    "trust-krylov": partial(_late, "rivals.scipy_trust", "TrustKrylov"),
+    "trust-exact": partial(_late, "rivals.scipy_trust", "TrustExact"),
 }
 
 

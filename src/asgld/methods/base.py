@@ -1,10 +1,11 @@
-"""What an update rule is to the rest of the package: the four protocols, and the state.
+"""What an update rule is to the rest of the package: the five protocols, and the state.
 
 ==================  ========================  ==================================================
 protocol            read by                   says
 ==================  ========================  ==================================================
 :class:`Method`     `run`, and so by all      name, needs, is_batched, init, step: the minimum
 KnowsItsNoise       `minimize`, `compare`     whether there is noise, and whether it dies out
+KnowsProx           `minimize`                whether steps take account of a penalty
 Adjustable          `minimize`, `compare`     which options are open, and how to set them
 FitsItself          `minimize`, `compare`     what its open options should be around a start
 ==================  ========================  ==================================================
@@ -123,6 +124,14 @@ class KnowsItsNoise(Method, Protocol):
     def has_noise(self) -> bool: ...
     @property
     def anneals(self) -> bool: ...
+
+
+@runtime_checkable
+class KnowsProx(Method, Protocol):
+    """A method that says whether its steps take account of `oracle.penalty`; no other's do."""
+
+    @property
+    def knows_prox(self) -> bool: ...
 
 
 @runtime_checkable

@@ -137,7 +137,7 @@ class LBFGS:
         little = np.maximum(little, _INVISIBLE * oracle.unit_roundoff * np.abs(value))
         is_resting = (-0.5 * slope <= little) & ~state.is_fresh.numpy() & (slope < 0)
         search = _LineSearch(oracle, state, direction, slope)
-        search.run((slope < 0) & ~is_resting & _active(oracle, len(slope)), self.max_trials)
+        search.run((slope < 0) & ~is_resting & active(oracle, len(slope)).numpy(), self.max_trials)
         return self._updated(state, search, is_resting)
 
     def _direction(self, state: LBFGSState) -> Array:
@@ -315,6 +315,8 @@ def _dot(a: Array, b: Array) -> Array:
     return products
 
 
-def _active(oracle: Oracle, rows: int) -> npt.NDArray[np.bool_]:
-    """The replicas that still run: the others get no answers."""
-    return np.ones(rows, np.bool_) if oracle.session is None else oracle.session.active.copy()
+def active(oracle: Oracle, rows: int) -> Tensor:
+    """Which replicas still run, as a mask: the others get no answers."""
+    if oracle.session is None:
+        return torch.ones(rows, dtype=torch.bool)
+    return torch.from_numpy(oracle.session.active.copy())

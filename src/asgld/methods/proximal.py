@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asgld.arguments import require
 from asgld.methods.base import KnownState, State
-from asgld.methods.lbfgs import LBFGS, Array, LBFGSState
+from asgld.methods.lbfgs import LBFGS, Array, LBFGSState, active
 from asgld.oracle import Oracle
 from asgld.prox import L1, BoundPenalty
 
@@ -49,6 +49,22 @@ def penalty_of(oracle: Oracle) -> BoundPenalty:
     return L1(0.0).on((oracle.dim,)) if oracle.penalty is None else oracle.penalty
 
 
+@dataclass(frozen=True)
+class _Backtracking:
+    """A method of proximal steps whose length t is `lr`, or is found by backtracking."""
+
+    lr: float | None = None
+    needs: ClassVar[frozenset[str]] = frozenset({"value", "grad"})
+    has_noise: ClassVar[bool] = False
+    anneals: ClassVar[bool] = True
+    knows_prox: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        is_right = self.lr is None or 0 < self.lr < math.inf
+        need = "a positive number, or None to find the step by backtracking"
+        require(is_right, "lr", self.lr, need)
+
+
 @dataclass(kw_only=True)
 class ProxGDState(KnownState):
     """The iterate, with F and the gradient of f there, and the step lengths (R,)."""
@@ -57,7 +73,7 @@ class ProxGDState(KnownState):
 
 
 @dataclass(frozen=True)
-class ProxGD:
+class ProxGD(_Backtracking):
     r"""Proximal gradient descent (ISTA); F never rises where the step is found by backtracking.
 
     Args:
@@ -69,16 +85,8 @@ class ProxGD:
         problems. SIAM J. Imaging Sci. 2 (2009).
     """
 
-    lr: float | None = None
     name: str = field(default="prox-gd", init=False)
     is_batched: bool = field(default=True, init=False)
-    needs: ClassVar[frozenset[str]] = frozenset({"value", "grad"})
-    has_noise: ClassVar[bool] = False
-    anneals: ClassVar[bool] = True
-    knows_prox: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_lr(self.lr)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> ProxGDState:
         value, grad = oracle.value_and_grad(x0)
@@ -88,7 +96,7 @@ class ProxGD:
     def step(self, oracle: Oracle, state: ProxGDState) -> ProxGDState:
         penalty, x, t = penalty_of(oracle), state.x, state.step_size.clone()
         new, value, grad = x.clone(), state.value.clone(), state.grad.clone()
-        rows = _active(oracle, len(x)).nonzero().flatten()
+        rows = active(oracle, len(x)).nonzero().flatten()
         for _ in range(_MAX_TRIALS):
             trial = _prox_step(penalty, x[rows], state.grad[rows], t[rows])
             values, grads = _view(oracle, rows, len(x)).value_and_grad(trial)
@@ -123,7 +131,7 @@ class FISTAState(State):
 
 
 @dataclass(frozen=True)
-class FISTA:
+class FISTA(_Backtracking):
     r"""Accelerated proximal gradient: a proximal step from y = x + m (x - x_before).
 
     The momentum m is that of Beck and Teboulle. For convex f F falls like 1/k^2, though not in
@@ -138,17 +146,9 @@ class FISTA:
         problems. SIAM J. Imaging Sci. 2 (2009).
     """
 
-    lr: float | None = None
     restart: bool = False
     name: str = field(default="fista", init=False)
     is_batched: bool = field(default=True, init=False)
-    needs: ClassVar[frozenset[str]] = frozenset({"value", "grad"})
-    has_noise: ClassVar[bool] = False
-    anneals: ClassVar[bool] = True
-    knows_prox: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_lr(self.lr)
 
     def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> FISTAState:
         step = _first_step(x0, oracle.grad(x0), self.lr)
@@ -162,7 +162,7 @@ class FISTA:
         momentum = ((state.theta - 1) / theta)[:, None]
         y = x + momentum * (x - state.before)
         value, grad = oracle.value_and_grad(y)
-        new, rows = x.clone(), _active(oracle, len(x)).nonzero().flatten()
+        new, rows = x.clone(), active(oracle, len(x)).nonzero().flatten()
         for _ in range(_MAX_TRIALS):
             trial = new[rows] = _prox_step(penalty, y[rows], grad[rows], t[rows])
             if self.lr is not None:
@@ -252,7 +252,7 @@ class ProximalDescent(LBFGS):
         promise = torch.maximum(search.promise, torch.where(is_usable, -0.5 * slope, 0.0))
         little = self._little(oracle, state, here.size)
         is_resting = (promise <= little) & (~is_fresh | (promise == 0))
-        search.run(_active(oracle, len(state.x)) & ~is_resting, self.max_trials)
+        search.run(active(oracle, len(state.x)) & ~is_resting, self.max_trials)
         return self._followed(state, penalty, here, search, is_resting)
 
     def _little(self, oracle: Oracle, state: LBFGSState, size: Tensor) -> Tensor:
@@ -430,11 +430,6 @@ class _Search:
 # ------------------------------------------------------------------------------------ shared
 
 
-def _check_lr(lr: float | None) -> None:
-    is_right = lr is None or 0 < lr < math.inf
-    require(is_right, "lr", lr, "a positive number, or None to find the step by backtracking")
-
-
 def _first_step(x0: Tensor, grad: Tensor, lr: float | None) -> Tensor:
     """Step lengths (R,): as given, or such that the first gradient step is short."""
     norm = torch.linalg.vector_norm(grad, dim=-1)
@@ -457,13 +452,6 @@ def _is_too_long(
     is_above = ~(f_end <= value + (grad * move).sum(-1) + rise)
     # Where the bound itself is rounding, values tell nothing.
     return is_above & ~(rise <= _BLUR * oracle.unit_roundoff * (value.abs() + f_end.abs()))
-
-
-def _active(oracle: Oracle, rows: int) -> Tensor:
-    """Which replicas still run, as a mask: the others get no answers."""
-    if oracle.session is None:
-        return torch.ones(rows, dtype=torch.bool)
-    return torch.from_numpy(oracle.session.active.copy())
 
 
 def _view(oracle: Oracle, rows: Tensor, total: int) -> Oracle:

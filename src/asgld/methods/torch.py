@@ -66,39 +66,10 @@ class _EachRow(Penalty):
     row: BoundPenalty
 
     def on(self, shape: Sequence[int], *, device: torch.device | None = None) -> BoundPenalty:
-        return _OnRows(self.row, tuple(shape))
+        return self.row
 
     def fits_shards(self, cut: set[int]) -> bool:
         return False
-
-
-class _OnRows(BoundPenalty):
-    """A penalty on the rows of matrices, flattened: (..., R d)."""
-
-    def __init__(self, row: BoundPenalty, shape: tuple[int, ...]) -> None:
-        self._row, self._shape, self.is_separable = row, shape, row.is_separable
-
-    def _rows(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-1], *self._shape)
-
-    def value(self, x: Tensor) -> Tensor:
-        return self._row.value(self._rows(x)).sum(-1)
-
-    def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
-        steps = torch.as_tensor(step, dtype=x.dtype, device=x.device).expand_as(x)
-        return self._row.shrink(self._rows(x), self._rows(steps)).reshape(x.shape)
-
-    def is_free(self, x: Tensor) -> Tensor:
-        return self._row.is_free(self._rows(x)).reshape(x.shape)
-
-    def grad(self, x: Tensor) -> Tensor:
-        return self._row.grad(self._rows(x)).reshape(x.shape)
-
-    def hvp(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._row.hvp(self._rows(x), self._rows(v)).reshape(x.shape)
-
-    def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
-        return self._row.slack(self._rows(x), self._rows(grad_f)).reshape(x.shape)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ def network_groups(
         (patterns,) if isinstance(patterns, str) else tuple(patterns)
         for patterns in (matrices, coordinates)
     )
+    if not isinstance(prox, Mapping | None):
+        raise TypeError(f"prox={prox!r}: need penalties by pattern, such as {{'0.weight': ...}}")
     penalties = dict(prox or {})
     for pattern in (*asked, *declined, *penalties):
         if not any(_matches(name, pattern) for name, _ in named):

@@ -285,18 +285,14 @@ class ASGLD(Optimizer):
                 rule = self._checked_rule(merged, i)
             except (ValueError, TypeError, RuntimeError) as error:
                 raise type(error)(f"{where} of the loaded state: {error}") from None
-            if "noise" not in saved_group and self.defaults["noise"] is not None:
-                warnings.warn(
-                    f"{where} was saved before `noise` existed, so sigma={rule.sigma!r} stays in "
-                    "use and does not follow lr. To change this, set noise, and sigma=0",
-                    stacklevel=6,
-                )
-            if "prox" not in saved_group and self.defaults["prox"] is not None:
-                warnings.warn(
-                    f"{where} was saved before `prox` existed, so it goes on without a penalty. To "
-                    "change this, set prox in the group",
-                    stacklevel=6,
-                )
+            kept = f"sigma={rule.sigma!r} stays in use and does not follow lr"
+            for name, effect, remedy in (
+                ("noise", kept, "noise, and sigma=0"),
+                ("prox", "it goes on without a penalty", "prox in the group"),
+            ):
+                if name not in saved_group and self.defaults[name] is not None:
+                    text = f"{where} was saved before `{name}` existed, so {effect}"
+                    warnings.warn(f"{text}. To change this, set {remedy}", stacklevel=6)
             on_device = self._counts_on_device(merged, rule)
             for j, (p, key) in enumerate(zip(group["params"], saved_group["params"], strict=True)):
                 entry, name = entries.get(key), _name(merged, i, j)

@@ -376,8 +376,11 @@ class Plan:
             check_lr(rule.lr)
         else:
             check(rule, self._dtypes)
-            if _settings(rule) != _settings(last):
+            if not _are_equal(_settings(rule), _settings(last)):
                 return False
+        # The penalties of the plan are those that this object has made.
+        if rule.prox is not last.prox or (rule.prox is not None and rule.prox.has_changed):
+            return False
         self._rule = rule
         return self._holds_the_same(keys, states) and self._looks_the_same()
 
@@ -507,7 +510,7 @@ def _watched(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 def _are_equal(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     try:
         return first == second
-    except RuntimeError:  # a knob is a tensor of several elements, which has no truth value
+    except (RuntimeError, ValueError):  # a knob of several elements, which has no truth value
         return False
 
 

@@ -11,8 +11,6 @@ The result for half-precision parameters is worked out in float32 and rounded a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -28,9 +26,6 @@ from asgld.optim.functional import (
 )
 from asgld.optim.rule import Rule
 from asgld.prox import BoundPenalty, Penalty
-
-# Penalties for one shape on one device, which may hold sorted groups.
-_BOUND: WeakKeyDictionary[Penalty, dict[Any, BoundPenalty]] = WeakKeyDictionary()
 
 
 def problem_with(p: Tensor, penalty: Penalty) -> str:
@@ -53,16 +48,9 @@ def problem_with(p: Tensor, penalty: Penalty) -> str:
 
 def penalties_of(params: Sequence[Tensor], penalty: Penalty) -> list[BoundPenalty]:
     """Return a penalty for the parts of parameters that this process holds."""
-    known = _BOUND.setdefault(penalty, {})
-    found = []
-    for p in params:
-        held = getattr(p, "_local_tensor", p)
-        device = torch.device("cpu") if held.is_meta else held.device
-        key = (held.shape, device)
-        if key not in known:
-            known[key] = penalty.on(held.shape, device=device)
-        found.append(known[key])
-    return found
+    held = [getattr(p, "_local_tensor", p) for p in params]
+    homes = [torch.device("cpu") if p.is_meta else p.device for p in held]
+    return [penalty.bound(p.shape, device=d) for p, d in zip(held, homes, strict=True)]
 
 
 def _cut_dimensions(p: Tensor) -> set[int]:
@@ -107,18 +95,21 @@ def _size(param: Tensor, total: Tensor | None, k: int | Tensor, rule: Rule) -> f
     if rule.alpha == 0.0:
         return c.lr
     assert total is not None
-    return c.lr * inverse_power(metric_of(total.to(dtype), c, rule), rule.alpha).flatten()
+    return c.lr * inverse_power(metric_of(total.to(dtype), c, rule), rule.alpha)
 
 
 def _shrink(
     param: Tensor, h: float | Tensor, penalty: BoundPenalty, step: Tensor, draw: Draw, rule: Rule
 ) -> None:
     # A step that was skipped, for gradients that overflowed or an illegal lr, was not counted.
+    x = penalty.points(param.detach().to(working_dtype(param)))
+    h = penalty.points(h) if isinstance(h, Tensor) and h.dim() else h
     if isinstance(draw.step, Tensor):
-        h = torch.where(step > draw.step, h, 0.0)
+        h = torch.where(step > draw.step, h if isinstance(h, Tensor) else x.new_full((), h), 0.0)
     elif int(step) == draw.step:
         return
-    x = param.detach().to(working_dtype(param)).flatten()
-    # The norm of a group that is lost could count as zero, and the group as shrunk to it.
-    shrunk = torch.where(x.isfinite(), penalty.shrink(x, h), x)
-    store(param, shrunk.view(param.shape), draw, rule, purpose=Purpose.SHRINK)
+    # The norm of a group that is lost could count as zero, and the group as shrunk to it. A step of
+    # size 0 times a weight that is infinite in x's dtype is no number.
+    moves = x.isfinite() & (h != 0.0)
+    shrunk = torch.where(moves, penalty.shrink(x, h), x)
+    store(param, shrunk.reshape(param.shape), draw, rule, purpose=Purpose.SHRINK)

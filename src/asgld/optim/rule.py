@@ -431,10 +431,7 @@ def _check_shape(rule: Rule) -> None:
                 "a graph cannot hold an SVD; use another polar_by",
             ),
         }
-    for name, (is_refused, why) in refused.items():
-        if is_refused:
-            value = getattr(rule, name)
-            raise ValueError(f"Invalid {name} value: {value!r} with shape={rule.shape!r}: {why}")
+    _refuse(rule, refused, f"shape={rule.shape!r}")
 
 
 def _check_prox(rule: Rule) -> None:
@@ -452,9 +449,14 @@ def _check_prox(rule: Rule) -> None:
         "maximize": (rule.maximize, "f + prox is minimized; negate f instead"),
         "differentiable": (rule.differentiable, "autograd does not run through this step"),
     }
+    _refuse(rule, refused, "prox")
+
+
+def _refuse(rule: Rule, refused: Mapping[str, tuple[bool, str]], beside: str) -> None:
+    """Raise for the first knob that is refused, and say why."""
     for name, (is_refused, why) in refused.items():
         if is_refused:
-            raise ValueError(f"Invalid {name} value: {getattr(rule, name)!r} with prox: {why}")
+            raise ValueError(f"Invalid {name} value: {getattr(rule, name)!r} with {beside}: {why}")
 
 
 def _check_together(rule: Rule, dtypes: Iterable[torch.dtype]) -> None:

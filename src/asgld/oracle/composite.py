@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from asgld.oracle.forms import Form
 from asgld.oracle.functions import Function
@@ -172,12 +171,9 @@ class ActiveManifold:
         return self.reduced(products + self._branch.hvp(x.expand_as(columns), columns))
 
 
-def gradient_mapping(
-    penalty: BoundPenalty, x: Tensor, grad: Tensor, step: float | Tensor = 1.0
-) -> Tensor:
-    """(x - prox(x - t grad)) / t: the gradient of f where g is 0, and 0 where F is stationary."""
-    mapping: Tensor = (x - penalty.shrink(x - step * grad, step)) / step
-    return mapping
+def gradient_mapping(penalty: BoundPenalty, x: Tensor, grad: Tensor) -> Tensor:
+    """x - prox(x - grad): the gradient of f where g is 0, and 0 where F is stationary."""
+    return x - penalty.shrink(x - grad, 1.0)
 
 
 def bind(prox: Any, form: Form) -> BoundPenalty:
@@ -187,70 +183,58 @@ def bind(prox: Any, form: Form) -> BoundPenalty:
     need = "a penalty of asgld.prox, or penalties in the form of x0, with None for none"
     if form.is_single:
         raise TypeError(f"prox={prox!r}: need a penalty of asgld.prox")
-    leaves, spec = tree_flatten(prox, is_leaf=lambda leaf: leaf is None)
-    if spec != form.spec or not all(isinstance(leaf, Penalty | None) for leaf in leaves):
+    try:
+        leaves = form.spec.flatten_up_to(prox)  # in the order of x0's keys
+    except ValueError as error:
+        raise TypeError(f"prox={prox!r}: need {need}; {error}") from None
+    if not all(isinstance(leaf, Penalty | None) for leaf in leaves):
         raise TypeError(f"prox={prox!r}: need {need}")
     parts = zip(leaves, form.shapes, strict=True)
     return JoinedPenalty(
-        tuple(None if leaf is None else leaf.on(shape) for leaf, shape in parts),
+        tuple((L1(0.0) if leaf is None else leaf).on(shape) for leaf, shape in parts),
         tuple(math.prod(shape) for shape in form.shapes),
     )
 
 
 class JoinedPenalty(BoundPenalty):
-    """Penalties of the parts of a point, one after the other; None is no penalty."""
+    """Penalties of the parts of a point, one after the other."""
 
-    def __init__(self, parts: tuple[BoundPenalty | None, ...], sizes: tuple[int, ...]) -> None:
+    def __init__(self, parts: tuple[BoundPenalty, ...], sizes: tuple[int, ...]) -> None:
         self._parts, self._sizes = parts, sizes
-        self.is_separable = all(part is None or part.is_separable for part in parts)
+        self.is_separable = all(part.is_separable for part in parts)
+
+    @property
+    def dim(self) -> int:
+        return sum(self._sizes)
 
     def value(self, x: Tensor) -> Tensor:
-        values = [part.value(y) for part, y in self._split(x) if part is not None]
-        return torch.stack(values).sum(0) if values else x.new_zeros(x.shape[:-1])
+        return torch.stack([part.value(y) for part, y in self._split(x)]).sum(0)
 
     def shrink(self, x: Tensor, step: float | Tensor) -> Tensor:
         steps = torch.as_tensor(step, dtype=x.dtype, device=x.device).expand(x.shape)
-        return self._joined(
-            y if part is None else part.shrink(y, t) for part, y, t in self._split(x, steps)
-        )
+        return self._joined(part.shrink(y, t) for part, y, t in self._split(x, steps))
 
     def is_free(self, x: Tensor) -> Tensor:
-        return self._joined(
-            torch.ones_like(y, dtype=torch.bool) if part is None else part.is_free(y)
-            for part, y in self._split(x)
-        )
+        return self._joined(part.is_free(y) for part, y in self._split(x))
 
     def grad(self, x: Tensor) -> Tensor:
-        return self._joined(
-            torch.zeros_like(y) if part is None else part.grad(y) for part, y in self._split(x)
-        )
+        return self._joined(part.grad(y) for part, y in self._split(x))
 
     def hvp(self, x: Tensor, v: Tensor) -> Tensor:
-        return self._joined(
-            torch.zeros_like(y) if part is None else part.hvp(y, w)
-            for part, y, w in self._split(x, v)
-        )
+        return self._joined(part.hvp(y, w) for part, y, w in self._split(x, v))
 
     def slack(self, x: Tensor, grad_f: Tensor) -> Tensor:
-        return self._joined(
-            torch.full_like(y, math.inf) if part is None else part.slack(y, g)
-            for part, y, g in self._split(x, grad_f)
-        )
+        return self._joined(part.slack(y, g) for part, y, g in self._split(x, grad_f))
 
     def units(self) -> Tensor:
         found, used = [], 0
-        for part, size in zip(self._parts, self._sizes, strict=True):
-            numbers = torch.arange(size) if part is None else part.units()
+        for numbers in (part.units() for part in self._parts):
             found.append(numbers + used)
-            used += size + 1  # groups are at most as many as entries, and those without a group
+            used += int(numbers.max()) + 1 if numbers.numel() else 0
         return torch.cat(found)
 
     def branch(self, x: Tensor, away: Tensor) -> Branch:
-        nothing = [L1(0.0).on((size,)) for size in self._sizes]
-        branches = [
-            Branch(none, none, torch.zeros_like(y)) if part is None else part.branch(y, a)
-            for (part, y, a), none in zip(self._split(x, away), nothing, strict=True)
-        ]
+        branches = [part.branch(y, a) for part, y, a in self._split(x, away)]
         smooth, kinked = (
             JoinedPenalty(tuple(getattr(b, name) for b in branches), self._sizes)
             for name in ("smooth", "kinked")

@@ -491,13 +491,16 @@ class _Loop:
     # ---------------------------------------------------------------------------- checkpoints
 
     def _identity(self) -> dict[str, Any]:
-        penalty, points = self.oracle.penalty, torch.linspace(1.0, 2.0, self.oracle.dim)
+        # The slopes of a penalty, and how these change, tell its weights and groups.
+        penalty, slopes = self.oracle.penalty, None
+        if penalty is not None:
+            points = torch.linspace(1.0, 2.0, self.oracle.dim).to(self.x0)
+            slopes = torch.stack([penalty.grad(points), penalty.hvp(points, points)])
         return {
             "method": repr(self.method),
             "seed": self.seed,
             "x0": self.x0,
-            # The slopes of a penalty tell its weights and groups.
-            "prox": None if penalty is None else penalty.grad(points.to(self.x0)),
+            "prox": slopes,
         }
 
     def save(self, path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asgld.curvature import Kind, classify
+from asgld.oracle.composite import JoinedPenalty
 from asgld.prox import L1, ElasticNet, GroupLasso, Penalty
 
 NO_WEIGHT = {"l1": L1(0.0), "net": ElasticNet(0.0, 0.0), "groups": GroupLasso(0.0, torch.arange(3))}
@@ -178,3 +179,23 @@ def test_minima_of_random_polynomials_hold_against_brute_force(seed: int) -> Non
             assert kind in (Kind.STRICT_SADDLE, Kind.MAXIMUM)
             assert lowest < 0
     assert found
+
+
+def test_kinks_of_different_parts_of_x_are_different() -> None:
+    """Group numbers may have gaps, so there may be more of them than entries."""
+
+    def f(x: dict[str, Tensor]) -> Tensor:
+        a, b = x["a"], x["b"]
+        bowl = (a[0] ** 2 + b.square().sum() - b[2] ** 2) / 2 + (a[1] ** 4 + b[2] ** 4) / 100
+        return -a[1] - b[2] - a[1] ** 2 / 2 - b[2] ** 2 / 2 + 2 * a[1] * b[2] + bowl
+
+    x = {"a": torch.zeros(2, dtype=torch.float64), "b": torch.zeros(10, dtype=torch.float64)}
+    prox = {"a": GroupLasso(1.0, torch.tensor([0, 5])), "b": L1(1.0)}
+    lower = {**x, "a": point(0.0, 0.5)}
+    assert float(f(lower)) + 0.5 < float(f(x))
+    assert classify(f, x, prox=prox).kind is not Kind.MINIMUM
+    assert classify(f, x, prox=dict(reversed(prox.items()))).kind is not Kind.MINIMUM
+    parts = (GroupLasso(1.0, torch.tensor([0, 5])), L1(1.0), GroupLasso(1.0, torch.tensor([-1, 3])))
+    sizes = (2, 0, 2)
+    bound = tuple(part.on((size,)) for part, size in zip(parts, sizes, strict=True))
+    assert len(set(JoinedPenalty(bound, sizes).units().tolist())) == 4

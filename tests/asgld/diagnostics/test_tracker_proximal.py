@@ -227,3 +227,82 @@ def test_a_parameter_without_a_penalty_counts_with_the_others() -> None:
     assert report.holds
     # The shorter step, 0.05, gives the weights: at most 1 - (1 - 0.05 * 3 + 0.1)^2 each.
     assert 16 / 3 * 2 * 4 / (300 * 0.0975) < report.certificate.bound < 3
+
+
+def test_an_edit_of_a_penalty_in_place_ends_the_bound() -> None:
+    optimizer, tracker, _ = one_run(2, prox=L1([0.3, 0.3, 0.3]))
+    x = optimizer.param_groups[0]["params"][0]
+    before = x.detach().clone()
+    optimizer.param_groups[0]["prox"].weight.mul_(4.0)
+    with pytest.raises(ValueError, match="set a new penalty"):
+        optimizer.step()
+    assert torch.equal(x.detach(), before)
+    optimizer.param_groups[0]["prox"] = L1([1.2, 1.2, 1.2])  # equal to the one that was edited
+    optimizer.step()
+    assert "changed during the run" in str(tracker.report())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("prox", [None, L1(0.1)])
+def test_parameters_without_coordinates_change_no_bound(alpha: float, prox: Penalty | None) -> None:
+    reports = []
+    for empty in ([], [torch.zeros(0)]):
+        x = torch.ones(3, requires_grad=True)
+        params = [*(e.requires_grad_() for e in empty), x, *(e.requires_grad_() for e in empty[1:])]
+        optimizer = asgld.ASG(params, lr=0.1, alpha=alpha, prox=prox)
+        tracker = asgld.CertificateTracker(optimizer, smoothness=1.0, f_start=4.0)
+        for _ in range(5):
+            for p in params:
+                p.grad = p.detach().clone()
+            optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        reports.append(tracker.report())
+    assert reports[0] == reports[1]
+    assert reports[0].holds
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kappa", "x"),
+        ("kappa", 1),
+        ("kappa", -1.0),
+        ("kappa", math.nan),
+        ("kappa", math.inf),
+        ("weight", torch.ones(5, 3, dtype=torch.float64)),
+        ("weight", torch.full((5,), math.nan, dtype=torch.float64)),
+        ("weight", torch.full((5,), math.inf, dtype=torch.float64)),
+        ("noise", -torch.ones(5, dtype=torch.float64)),
+        ("drift", torch.ones(4, dtype=torch.float64)),
+        ("lost", torch.ones(5)),
+    ],
+)
+def test_sums_of_no_run_are_refused_before_anything_is_loaded(name: str, value: Any) -> None:
+    optimizer, tracker, _ = one_run(5)
+    state = copy.deepcopy(optimizer.state_dict())
+    before = tracker.report()
+    state["certificate"]["proximal"][name] = value
+    with pytest.raises(ValueError, match=f"other proximal sums: {name}="):
+        optimizer.load_state_dict(state)
+    assert tracker.report() == before
+    optimizer.step()
+
+
+def test_sums_of_replicas_are_loaded() -> None:
+    x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    optimizer = asgld.AGLD([x], lr=0.1, sigma=0.1, prox=L1(0.1))
+    tracker = asgld.CertificateTracker(optimizer, smoothness=1.0, f_start=5.0, is_batched=True)
+    optimizer.load_state_dict(optimizer.state_dict())  # before the first step, one sum for all
+    for _ in range(2):
+        x.grad = torch.ones(2, 3, dtype=torch.float64)
+        optimizer.step()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert np.asarray(tracker.report().certificate.bound).shape == (2,)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_step_that_is_too_long_for_any_envelope_is_named(alpha: float) -> None:
+    x = torch.ones(2, requires_grad=True)
+    long = asgld.ASGLD([x], lr=5.0, alpha=alpha, prox=L1(0.1))
+    with pytest.raises(ValueError, match=r"^lr .*=5\.0: need steps shorter than 1/smoothness"):
+        asgld.CertificateTracker(long, smoothness=1.0, f_start=1.0)

@@ -150,6 +150,8 @@ def test_penalties_by_name_leave_all_else_as_it_was(shape: str) -> None:
         second: ["0.weight", "4.weight"],
         L1(0.0): ["0.bias", "2.bias", "4.bias"],
     }
+    with pytest.raises(TypeError, match=r"prox=GroupLasso.*need penalties by pattern"):
+        asgld.network_groups(_mlp(), shape, prox=first)  # type: ignore[arg-type]
     one = asgld.network_groups(_mlp(), shape, prox={"2.weight": first})
     assert one[-1]["param_names"] == ["2.weight"]
     assert (one[-1]["shape"], one[-1]["prox"]) == ("coordinate", first)

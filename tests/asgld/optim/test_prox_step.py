@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import Tensor
 
 import asgld
 from asgld import noise, reference
+from asgld.optim import proximal
+from asgld.optim.rule import Rule
 from asgld.prox import L1, ElasticNet, GroupLasso, Penalty
 
 pytestmark = pytest.mark.filterwarnings(HEATING)
@@ -283,6 +286,71 @@ def test_compiled_step_is_the_plain_step() -> None:
     assert _zeros(theirs[0].detach()) > 0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("edit", [0.0, 4.0, math.nan])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_weight_that_changed_in_place_is_refused_before_anything_moves(
+    backend: str, edit: float, is_replaced: bool
+) -> None:
+    """Equal penalties of other optimizers are other penalties, and go on as before."""
+    first, second, third = (make_parameters([(4,)]) for _ in range(3))
+    mine, theirs = L1(torch.ones(4)), L1(torch.ones(4))
+    beside = make_tensor(4, seed=5).requires_grad_()
+    knobs: dict[str, Any] = {"lr": 0.1, **BACKENDS[backend]}
+    groups = [{"params": [beside]}, {"params": first, "prox": mine}]
+    edited = asgld.ASGLD(groups, **knobs)
+    other = asgld.ASGLD(second, prox=theirs, **knobs)
+    alone = asgld.ASGLD(third, prox=L1(torch.ones(4)), **knobs)
+    take_steps(edited, 2)
+    if is_replaced:  # by an equal one
+        edited.param_groups[1]["prox"] = mine = L1(torch.ones(4))
+        take_steps(edited, 1, first=2)
+    mine.weight.mul_(edit)  # type: ignore[union-attr]
+    before = helpers.snapshot(edited)
+    with pytest.raises(ValueError, match="changed in place: set a new penalty"):
+        take_steps(edited, 1, first=3)
+    helpers.assert_equal(helpers.snapshot(edited), before)
+    take_steps(other, 4)
+    take_steps(alone, 4)
+    assert torch.equal(second[0], third[0])
+    edited.param_groups[1]["prox"] = L1(2.0 * torch.ones(4))
+    take_steps(edited, 1, first=3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_capturable", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("prox", [L1(1e39), L1(np.full(SHAPE, 1e39)), GroupLasso(0.3)])
+def test_step_of_size_zero_moves_nothing(
+    backend: str, is_capturable: bool, alpha: float, prox: Penalty
+) -> None:
+    x = make_tensor(*SHAPE, seed=1)
+    x[0] = torch.tensor([1e-45, 3e-45, 1e-40, 0.0, 1.0])
+    x[1] = 3e-45
+    x.requires_grad_()
+    before = x.detach().clone()
+    knobs: dict[str, Any] = {"alpha": alpha, "capturable": is_capturable, **BACKENDS[backend]}
+    optimizer = asgld.ASG([x], lr=0.0, prox=prox, **knobs)
+    take_steps(optimizer, 2)
+    assert torch.equal(x.detach(), before)
+
+
+@pytest.mark.parametrize("prox", [L1(0.7), L1(1e39), GroupLasso(1e39)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_counts_on_a_device_change_no_digit(dtype: torch.dtype, prox: Penalty) -> None:
+    """Counts on the CPU are read; those of a device are tensors in the arithmetic."""
+    rule = Rule(lr=0.1, alpha=0.0)
+    for taken in (0, 1):
+        found = []
+        for count in (3, torch.tensor(3)):
+            x = torch.ones(SHAPE, dtype=dtype)
+            draw = noise.Draw(0, count, noise.layout_of(x))
+            proximal._shrink(x, 0.1, prox.on(SHAPE), torch.tensor(3 + taken), draw, rule)
+            found.append(x)
+        torch.testing.assert_close(*found, rtol=torch.finfo(dtype).eps, atol=0.0)
+        assert bool((found[0] == 1.0).all()) is (taken == 0)
+
+
 # ----------------------------------------------------------------------------------------------
 # Half precision
 # ----------------------------------------------------------------------------------------------
@@ -405,10 +473,18 @@ def test_knobs_that_do_not_go_with_a_penalty(knobs: dict[str, Any], match: str) 
     helpers.assert_equal(helpers.snapshot(optimizer), before)
 
 
-@pytest.mark.parametrize("value", ["l1", 0.1, L1, torch.nn.functional.softshrink])
-def test_what_is_no_penalty_is_refused(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value", ["l1", 0.1, L1, torch.nn.functional.softshrink, np.array([1.0, 2.0]), torch.ones(2)]
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_no_penalty_is_refused(backend: str, value: Any) -> None:
     with pytest.raises(TypeError, match="prox"):
-        asgld.ASGLD(make_parameters([(2,)]), prox=value)
+        asgld.ASGLD(make_parameters([(2,)]), prox=value, **BACKENDS[backend])
+    optimizer = asgld.ASGLD(make_parameters([(2,)]), prox=L1(0.1), **BACKENDS[backend])
+    take_steps(optimizer, 1)
+    optimizer.param_groups[0]["prox"] = value
+    with pytest.raises(TypeError, match="Invalid prox value"):
+        take_steps(optimizer, 1)
 
 
 @pytest.mark.parametrize(
@@ -434,6 +510,17 @@ def test_parameters_that_a_penalty_does_not_fit(
         optimizer.step()
     assert not x.detach().any()
     assert int(optimizer.state[x]["step"]) == 0
+
+
+def test_state_with_an_illegal_weight_is_refused() -> None:
+    optimizer = asgld.ASGLD(make_parameters([(3,)]), prox=L1(1.0))
+    before = helpers.snapshot(optimizer)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["prox"] = copy.deepcopy(L1(1.0))
+    vars(state["param_groups"][0]["prox"])["weight"] = -5.0
+    with pytest.raises(ValueError, match=r"weight=-5\.0"):
+        optimizer.load_state_dict(state)
+    helpers.assert_equal(helpers.snapshot(optimizer), before)
 
 
 def test_network_matrices_take_no_penalty() -> None:
@@ -464,3 +551,5 @@ def test_shards_of_groups(tmp_path: Path) -> None:
         assert seen["messages"] == 0
         for name in ("columns", "numbered", "weights"):
             assert "is sharded along dimension" in seen[name]
+        for name in ("sharded weights", "sharded groups"):
+            assert "is a DTensor" in seen[name]
