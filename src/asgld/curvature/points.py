@@ -57,8 +57,9 @@ def classify(
 ) -> Point:
     r"""Tell what kind of critical point x is.
 
-    By default tolerances are relative to the function: neither f in other units nor coordinates in
-    other units change the verdict; see `asgld.curvature.relative`. With eps and gamma:
+    By default tolerances are relative to the function: the verdict stays if f has other units, and
+    if coordinates have, with `scale` in these units; see `asgld.curvature.relative`. With eps and
+    gamma:
 
     ===============  =======================================================================
     NOT_STATIONARY   \|grad f(x)\| > eps; curvature is not computed

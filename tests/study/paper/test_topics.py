@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from asgld.theory.published import VERDICTS
 from asgld_study.drawing import Picture
 from asgld_study.engine import Experiment, Outcomes, parts_of
@@ -10,6 +13,7 @@ from asgld_study.page import DataTable
 from asgld_study.paper import CLAIMS, EXPERIMENTS, PICTURES, TABLES, TOPICS
 from asgld_study.paper.second_reading import REVISIONS, revision_lines
 
+ROOT = Path(__file__).parents[3]
 NAMES = {experiment.name for experiment in EXPERIMENTS}
 
 
@@ -70,3 +74,12 @@ def test_all_experiments_run_and_fill_their_tables(measured: Outcomes) -> None:
         rows = table.filled(measured)
         assert rows, table.name
         assert len({tuple(row) for row in rows}) == 1, table.name  # the same columns everywhere
+
+
+def test_deciding_numbers_with_chance_have_an_interval() -> None:
+    page = (ROOT / "docs" / "paper.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| \*\*[^*]+\*\* \| .* \| (.*) \| .* \|$", page, re.MULTILINE)
+    assert {name for name, _ in rows} == {claim.name for claim in CLAIMS}
+    without = {name for name, decided in rows if not re.search(r"\[.+, .+\]", decided)}
+    # Identities, counts, methods without noise from one start, and races that all or none win.
+    assert without <= {"S1", "S2", "S7", "M1", "M2", "M3", "M7", "M9", "M16", "X5"}
