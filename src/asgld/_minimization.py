@@ -254,7 +254,8 @@ class Minimization:
             self._measure()
         self.has_noise = self.anneals = True
         if isinstance(self.method, KnowsItsNoise):
-            self.has_noise, self.anneals = self.method.has_noise, self.method.anneals
+            self.has_noise = self.method.has_noise
+            self.anneals = self.method.anneals or not self.has_noise
 
     def _measure(self) -> None:
         """Fit the open options of the method to the start."""
@@ -576,7 +577,9 @@ class Minimization:
             x, x0 = x[is_loose], x0[is_loose]
         is_lost = runs_away(x, before, x0, float(self.start_values[self.best]))
         if point.kind is not Kind.MINIMUM and is_lost:
-            text = f"f fell to {before:.3g} at |x| = {float(x.norm()):.3g}, and goes on falling"
+            length = float(self.land.to_user(self.z[self.best]).norm())
+            value = float(self.values[self.best])
+            text = f"f fell to {value:.3g} at |x| = {length:.3g}, and goes on falling"
             self.point = replace(point, kind=Kind.UNBOUNDED, summary=text)
         self._note("judgment", "curvature", 0, before, spent, self.point.kind.name)
 

@@ -16,9 +16,8 @@ from typing import Any
 from asgld._minimization import Landscape, Minimization, Watch
 from asgld._result import Result
 from asgld.arguments import require
-from asgld.methods import LBFGS, Method
+from asgld.methods import LBFGS, KnowsProx, Method
 from asgld.methods import method as make_method
-from asgld.methods.base import KnowsProx
 from asgld.methods.torch import LANGEVIN
 from asgld.oracle.box import Box
 from asgld.oracle.composite import bind
@@ -36,6 +35,16 @@ _NO_COUNTERPART = {
     "hessp": "give the product as hvp(x, v)",
     "disp": "print(result), or progress=True",
     "constraints": "only bounds are known",
+}
+# Words of other functions for an argument of `minimize`.
+_FOREIGN = {
+    "eps": "tol, the gradient norm of a minimum",
+    "steps": "max_steps",
+    "max_iter": "max_steps",
+    "timeout": "max_seconds",
+    "grad": "jac",
+    "hessian": "hess",
+    "penalty": "prox",
 }
 
 
@@ -200,10 +209,12 @@ def minimize(
 def _refuse(name: str, method: Any) -> None:
     if name in _NO_COUNTERPART:
         raise TypeError(f"option {name!r} has no counterpart: {_NO_COUNTERPART[name]}")
+    if name in _FOREIGN:
+        raise TypeError(f"unknown option {name!r}: in minimize it is {_FOREIGN[name]}")
     if method == "auto":
-        reason = "takes no options; for those of a Langevin method say method='agld', say"
+        reason = "takes no options; a Langevin method, such as method='agld', does"
         if name.startswith("batch"):
-            reason = "uses all samples; for batches say method='asgld', say"
+            reason = "uses all samples; method='asgld' takes batches"
     else:
         reason = "has its options already"
     raise TypeError(f"unknown option {name!r}: method={method!r} {reason}")

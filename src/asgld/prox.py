@@ -25,6 +25,7 @@ __all__ = ["L1", "BoundPenalty", "ElasticNet", "GroupLasso", "Penalty"]
 
 # Newton's method for the norm of a group converges from below, and doubles the digits.
 _NEWTON_STEPS = 12
+_NUMBERS = "a number of at least 0, or a tensor of them"
 # Where a penalty keeps what `bound` has made.
 _MADE = "_made"
 
@@ -442,13 +443,12 @@ class _Numbered(_Grouped):
 def _weight(name: str, value: Any) -> float | Tensor:
     """Return a weight as a float or as a tensor of its own."""
     if isinstance(value, bool):
-        raise TypeError(f"{name}={value!r}: need a number of at least 0, or a tensor of them")
+        raise TypeError(f"{name}={value!r}: need {_NUMBERS}")
     if isinstance(value, numbers.Real):
         number = float(value)
         require(0.0 <= number < math.inf, name, value, "a finite number of at least 0")
         return number
-    # NumPy reads lists in double precision.
-    weights = _own(name, value if isinstance(value, Tensor) else np.asarray(value))
+    weights = _own(name, value, _NUMBERS)
     if weights.is_complex() or weights.dtype == torch.bool:
         raise TypeError(f"{name} of {weights.dtype}: need numbers of at least 0")
     weights = weights if weights.is_floating_point() else weights.double()
@@ -463,7 +463,7 @@ def _groups(value: Any) -> Tensor | None:
     """Return the numbers of groups as a tensor of its own."""
     if value is None:
         return None
-    groups = _own("groups", value)
+    groups = _own("groups", value, "None, or integers of x's shape")
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
         raise TypeError(f"groups of {groups.dtype}: need integers")
     least = int(groups.min()) if groups.numel() else 0
@@ -471,12 +471,19 @@ def _groups(value: Any) -> Tensor | None:
     return groups.long()
 
 
-def _own(name: str, value: Any) -> Tensor:
+def _own(name: str, value: Any, need: str) -> Tensor:
     """Return a tensor that nothing else refers to, and whose version torch counts."""
     if hasattr(value, "placements"):
         raise TypeError(f"{name} is a DTensor: need a number, or a whole tensor on every rank")
     with torch.inference_mode(False):
-        return torch.as_tensor(value).detach().clone()
+        if isinstance(value, Tensor):
+            return value.detach().clone()
+        try:  # NumPy reads lists in double precision
+            return torch.from_numpy(np.array(value, order="C"))
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            is_of_the_kind = isinstance(error, ValueError | OverflowError)
+            kind = ValueError if is_of_the_kind else TypeError
+            raise kind(f"{name}={value!r}: need {need}") from None
 
 
 def _on_entries(

@@ -384,7 +384,14 @@ def test_command_line_shows_a_table_and_draws_a_figure(tmp_path: Path) -> None:
         ({"fun": problem("monkey-saddle"), "jac": max}, ValueError, "come with the problem"),
         ({"fun": problem("strict-saddle")}, ValueError, "x0 has 2 coordinates, the problem has 16"),
         ({"method": asgld.methods.LBFGS(), "lr": 1.0}, TypeError, "unknown option 'lr'"),
-        ({"batch_size": 3}, TypeError, "'batch_size'"),
+        ({"lr": 1.0}, TypeError, r"takes no options; a Langevin method, .*='agld', does$"),
+        ({"eps": 1e-2}, TypeError, "unknown option 'eps': in minimize it is tol, the gradient"),
+        (
+            {"method": asgld.methods.LBFGS(), "max_iter": 9},
+            TypeError,
+            "'max_iter': in minimize it is max_steps",
+        ),
+        ({"batch_size": 3}, TypeError, "'batch_size'.*; method='asgld' takes batches$"),
         ({"method": "agld", "batch_size": 3}, ValueError, "not a mean over samples"),
     ],
 )

@@ -265,6 +265,36 @@ def test_wrong_requests_are_refused(
     assert all(word in str(raised.value) for word in words)
 
 
+@pytest.mark.parametrize(
+    ("prox", "words"),
+    [
+        ({"w": L1(0.1)}, "prox={'w'.*} has no ['b']: need a penalty"),
+        ({"w": None, "b": None, "c": None}, " has the unknown ['c']: "),
+        ({"w": None, "c": L1(0.1)}, " has no ['b'] and has the unknown ['c']: "),
+        ({}, " has no ['w'], ['b']: "),
+        ({"w": None, "b": [None, None]}, " has no ['b'] and has the unknown ['b'][0], ['b'][1]: "),
+        ([None, None], "and has the unknown [0], [1]: "),
+        ({"w": 0.1, "b": None}, "need a penalty"),
+    ],
+)
+def test_keys_of_penalties_that_x_does_not_have_are_named(prox: Any, words: str) -> None:
+    x0 = {"w": torch.zeros(3), "b": torch.zeros(())}
+    with pytest.raises(TypeError) as raised:
+        minimize(lambda p: p["w"].square().sum() + p["b"], x0, prox=prox)
+    assert all(word in str(raised.value) for word in words.split(".*"))
+    assert "arity" not in str(raised.value)
+
+
+@pytest.mark.parametrize("weight", [1.0, [1.0, 0.0], None])
+def test_an_unbounded_verdict_tells_the_length_of_its_point(weight: Any) -> None:
+    prox = None if weight is None else L1(weight)
+    result = minimize(lambda x: -2 * x[0], torch.zeros(2), prox=prox)
+    assert result.kind is Kind.UNBOUNDED
+    length = float(result.x.norm())
+    assert length > 1e8
+    assert f"f fell to {result.fun:.3g} at |x| = {length:.3g}," in result.message
+
+
 def test_compare_refuses_a_penalty() -> None:
     compare: Any = asgld.compare
     with pytest.raises(TypeError, match="prox"):

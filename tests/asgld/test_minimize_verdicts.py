@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from asgld import classify, minimize
 from asgld.curvature.kinds import Kind
+from asgld.methods import State
+from asgld.oracle import Oracle
 from asgld.run.stopping import Stop
 from asgld.scipy import scipy_method
 
@@ -410,6 +413,39 @@ def test_time_limit_holds_in_the_judgment() -> None:
 
     minimize(slow, np.ones(40), max_seconds=0.3)
     assert clock["calls"] < 4000  # a Hessian by differences alone takes 6,400
+
+
+@dataclass(frozen=True)
+class _Descent:
+    """Gradient steps that say of their noise what the test wants."""
+
+    has_noise: bool
+    anneals: bool
+    name: str = "mine"
+    needs: frozenset[str] = frozenset({"grad"})
+    is_batched: bool = True
+
+    def init(self, oracle: Oracle, x0: Tensor, *, seed: int) -> State:
+        return State(x=x0.clone())
+
+    def step(self, oracle: Oracle, state: State) -> State:
+        return State(x=state.x - 1e-3 * oracle.grad(state.x))
+
+
+@pytest.mark.parametrize("polish", [True, False])
+def test_without_noise_it_means_nothing_whether_noise_dies_out(polish: bool) -> None:
+    start = vector(-1.2, 1.0)
+    results = [
+        minimize(rosenbrock, start, method=_Descent(*noise), polish=polish, max_steps=300)
+        for noise in ((False, True), (False, False))
+    ]
+    for result in results:
+        assert result.noise_floor is None
+        assert "noise" not in result.message
+        assert result.success == polish
+    assert torch.equal(results[0].x, results[1].x)
+    noisy = minimize(rosenbrock, start, method=_Descent(True, False), max_steps=300)
+    assert noisy.noise_floor is not None
 
 
 @pytest.mark.parametrize("method", ["agld", "adam", "asgld"])

@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,6 +295,41 @@ def test_illegal_types() -> None:
         GroupLasso(1.0, torch.tensor([0, -2]))
     with pytest.raises(ValueError, match="weight"):
         GroupLasso(torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "start"),
+    [
+        (lambda: L1("a"), TypeError, "weight='a': need a number of at least 0, or a t"),
+        (lambda: L1(None), TypeError, "weight=None: need a number of at least 0, or a t"),
+        (lambda: ElasticNet(0.1, "a"), TypeError, "l2='a': need a number of at least 0"),
+        (lambda: L1([[1.0], [1.0, 2.0]]), ValueError, "weight=[[1.0], [1.0, 2.0]]: need a nu"),
+        (lambda: GroupLasso({1.0}), TypeError, "weight={1.0}: need a number of at least 0"),
+        (
+            lambda: GroupLasso(1.0, [[0, 1], [2, 3, 4]]),
+            ValueError,
+            "groups=[[0, 1], [2, 3, 4]]: need None, or integers of x's shape",
+        ),
+        (lambda: GroupLasso(1.0, "rows"), TypeError, "groups='rows': need None, or integers"),
+    ],
+)
+def test_what_is_no_tensor_is_named_and_the_need_told(
+    make: Any, error: type[Exception], start: str
+) -> None:
+    with pytest.raises(error) as raised:
+        make()
+    assert str(raised.value).startswith(start)
+    assert not any(word in str(raised.value) for word in ("ndarray", "dim 1", "inhomogeneous"))
+
+
+def test_lists_and_arrays_are_read_alike() -> None:
+    weight: Any = np.array([2, 0.1])[::-1]
+    listed: Any = [0.1, 2]
+    assert L1(listed) == L1(weight) == L1(torch.tensor(listed, dtype=torch.float64))
+    groups: Any = [0, 1, -1]
+    backwards: Any = np.array(groups)[::-1]
+    assert GroupLasso(1.0, groups) == GroupLasso(1.0, torch.tensor(groups))
+    assert GroupLasso(1.0, backwards) == GroupLasso(1.0, torch.tensor(groups).flip(0))
 
 
 def test_weights_must_fit_the_shape() -> None:

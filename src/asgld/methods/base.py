@@ -116,7 +116,8 @@ class KnowsItsNoise(Method, Protocol):
     member        meaning
     ============  ==========================================================================
     has_noise     two seeds give two runs: injected noise, or sampled gradients
-    anneals       the injected noise dies out, so that the iterate can come to rest
+    anneals       the injected noise dies out, so that the iterate can come to rest; looked at only
+                  where has_noise is true
     ============  ==========================================================================
     """
 

@@ -82,6 +82,11 @@ def network_groups(
     if not isinstance(prox, Mapping | None):
         raise TypeError(f"prox={prox!r}: need penalties by pattern, such as {{'0.weight': ...}}")
     penalties = dict(prox or {})
+    for pattern, value in penalties.items():
+        if not isinstance(value, Penalty | None):
+            raise TypeError(
+                f"prox[{pattern!r}]={value!r}: need a penalty, such as asgld.prox.L1(0.1)"
+            )
     for pattern in (*asked, *declined, *penalties):
         if not any(_matches(name, pattern) for name, _ in named):
             raise ValueError(f"the pattern {pattern!r} matches no parameter of the model")

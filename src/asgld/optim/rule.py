@@ -436,15 +436,16 @@ def _check_shape(rule: Rule) -> None:
 
 def _check_prox(rule: Rule) -> None:
     """Raise if the penalty is none, or does not go with another knob."""
+    by_name = "penalize single parameters by asgld.network_groups(model, prox={'0.weight': ...})"
     if not isinstance(rule.prox, Penalty):
         raise TypeError(
-            f"Invalid prox value: {rule.prox!r}: need None or a penalty, such as asgld.prox.L1(0.1)"
+            f"Invalid prox value: {rule.prox!r}: need None or a penalty, such as "
+            f"asgld.prox.L1(0.1); {by_name}"
         )
     refused = {
         "shape": (
             rule.shape != "coordinate",
-            "the proximal step needs a D per coordinate; use shape='coordinate', or penalize "
-            "single parameters by asgld.network_groups(model, prox={'0.weight': ...})",
+            f"the proximal step needs a D per coordinate; use shape='coordinate', or {by_name}",
         ),
         "maximize": (rule.maximize, "f + prox is minimized; negate f instead"),
         "differentiable": (rule.differentiable, "autograd does not run through this step"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from asgld.oracle.forms import Form
 from asgld.oracle.functions import Function
@@ -180,20 +181,42 @@ def bind(prox: Any, form: Form) -> BoundPenalty:
     """A penalty, or penalties in the form of x with None for none, on flat points of that form."""
     if isinstance(prox, Penalty):
         return prox.on(form.shapes[0] if form.is_single else (form.dim,))
-    need = "a penalty of asgld.prox, or penalties in the form of x0, with None for none"
+    need = "need a penalty of asgld.prox, or penalties in the form of x0, with None for none"
     if form.is_single:
         raise TypeError(f"prox={prox!r}: need a penalty of asgld.prox")
+    if faults := _faults(prox, form):
+        raise TypeError(f"prox={prox!r}{faults}: {need}")
     try:
         leaves = form.spec.flatten_up_to(prox)  # in the order of x0's keys
     except ValueError as error:
-        raise TypeError(f"prox={prox!r}: need {need}; {error}") from None
+        raise TypeError(f"prox={prox!r}: {need}; {error}") from None
     if not all(isinstance(leaf, Penalty | None) for leaf in leaves):
-        raise TypeError(f"prox={prox!r}: need {need}")
+        raise TypeError(f"prox={prox!r}: {need}")
     parts = zip(leaves, form.shapes, strict=True)
     return JoinedPenalty(
         tuple((L1(0.0) if leaf is None else leaf).on(shape) for leaf, shape in parts),
         tuple(math.prod(shape) for shape in form.shapes),
     )
+
+
+def _faults(prox: Any, form: Form) -> str:
+    """Say which parts of x0 have no entry in a structure of penalties, and which x0 does not have.
+
+    Empty where `prox` is no structure.
+    """
+    stated = _paths(prox)
+    if () in stated:
+        return ""
+    parts = _paths(tree_unflatten(range(len(form.shapes)), form.spec))
+    missing = [keystr(path) for path in parts if path not in stated]
+    unknown = [keystr(path) for path in stated if path not in parts]
+    said = [(" has no ", missing), (" has the unknown ", unknown)]
+    return " and".join(word + ", ".join(found) for word, found in said if found)
+
+
+def _paths(structure: Any) -> list[Any]:
+    paths, _ = tree_flatten_with_path(structure, is_leaf=lambda part: part is None)
+    return [path for path, _ in paths]
 
 
 class JoinedPenalty(BoundPenalty):

@@ -439,6 +439,42 @@ def test_a_step_of_a_subclass_of_its_own_is_refused() -> None:
     assert "Other.step" in tracker._broken
 
 
+PRESETS = sorted(
+    name
+    for name, kind in vars(asgld.optim).items()
+    if isinstance(kind, type) and issubclass(kind, asgld.ASGLD)
+)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_preset_is_covered_or_its_rule_is_not(preset: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([3.0, -1.0], dtype=dtype, requires_grad=True)
+    tracker = CertificateTracker(getattr(asgld, preset)([x], lr=0.1), smoothness=1.0, f_start=5.0)
+    smallest = math.inf
+    for _ in range(20):
+        smallest = min(smallest, float(x.detach().square().sum()))
+        x.grad = x.detach().clone()  # f = |x|^2 / 2
+        tracker.optimizer.step()
+    report = tracker.report()
+    if preset == "NetworkASGLD":
+        assert {"beta", "opposed"} <= {reason.partition(":")[0] for reason in report.broken}
+        assert not any("overrides" in reason for reason in report.broken)
+    else:
+        assert report.holds, str(report)
+        assert smallest <= float(report.certificate.bound) < 5 * smallest + 10
+
+
+def test_groups_of_a_subclass_are_read_and_hide_no_rule() -> None:
+    class Ascends(asgld.ASGLD):
+        def add_param_group(self, param_group: dict[str, Any]) -> None:
+            super().add_param_group({**param_group, "maximize": True})
+
+    optimizer = Ascends([torch.ones(2, requires_grad=True)])
+    tracker = CertificateTracker(optimizer, smoothness=1.0, f_start=1.0)
+    assert list(tracker._broken) == ["maximize"]
+
+
 def test_bookkeeping_of_a_scheduler_is_no_knob() -> None:
     x = torch.ones(2, requires_grad=True)
     optimizer = asgld.ASGLD([x], lr=0.1)

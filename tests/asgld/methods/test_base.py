@@ -303,3 +303,13 @@ def test_unknown_names_of_the_package_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         _ = asgld.no_such_name  # type: ignore[attr-defined]
     assert asgld.minimize is sys.modules["asgld._minimize"].minimize
+
+
+def test_what_a_method_may_tell_of_itself_is_public() -> None:
+    protocols = {
+        name
+        for name, kind in vars(asgld.methods.base).items()
+        if getattr(kind, "_is_protocol", False) and kind.__module__ == "asgld.methods.base"
+    }
+    assert {"KnowsItsNoise", "KnowsProx"} <= protocols
+    assert protocols <= set(asgld.methods.__all__)

@@ -163,6 +163,19 @@ def test_penalties_by_name_leave_all_else_as_it_was(shape: str) -> None:
         asgld.network_groups(_mlp(), shape, prox={"7.weight": first})
 
 
+@pytest.mark.parametrize("value", [0.1, "l1", [L1(0.1)]])
+def test_a_pattern_with_no_penalty_is_named(value: Any) -> None:
+    prox: Any = {"2.weight": L1(0.1), "0.weight": value}
+    with pytest.raises(TypeError, match=r"prox\['0\.weight'\]=.*need a penalty, such as asgld"):
+        asgld.network_groups(_mlp(), prox=prox)
+
+
+@pytest.mark.parametrize("value", [{"0.weight": L1(0.1)}, 0.1])
+def test_the_first_error_tells_how_to_penalize_a_layer(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"asgld\.network_groups\(model, prox="):
+        asgld.NetworkASGLD(_mlp(), prox=value)
+
+
 def test_a_penalty_on_one_layer_empties_its_rows_alone() -> None:
     torch.manual_seed(0)
     model = _mlp()
