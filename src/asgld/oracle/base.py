@@ -31,12 +31,11 @@ import torch
 from torch import Tensor
 
 from asgld.oracle.costs import KINDS, Costs, Counts, IntArray
-from asgld.oracle.functions import Function
+from asgld.oracle.functions import AroundFunction, Function
 from asgld.prox import BoundPenalty
 
 BoolArray = npt.NDArray[np.bool_]
 
-_UNIT_ROUNDOFF = float(np.finfo(np.float64).eps)
 _COUNTED_AS = {"value_and_grad": "grad"}
 
 
@@ -180,7 +179,7 @@ class Session:
         return not self.is_over if self.is_batched else bool(keep.any())
 
 
-class Oracle:
+class Oracle(AroundFunction):
     r"""Counts, prices and guards the calls of a function.
 
     Args:
@@ -223,24 +222,6 @@ class Oracle:
         self._rows: IntArray | None = None  # replica of each row; None is all, in order
 
     # -------------------------------------------------------------------------------- what it is
-
-    @property
-    def dim(self) -> int:
-        return self.function.dim
-
-    @property
-    def num_samples(self) -> int | None:
-        return self.function.num_samples
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """How derivatives are obtained, where there is something to say."""
-        return dict(getattr(self.function, "notes", {}))
-
-    @property
-    def unit_roundoff(self) -> float:
-        """Relative rounding error of a number in the type in which f computes."""
-        return float(getattr(self.function, "unit_roundoff", _UNIT_ROUNDOFF))
 
     @property
     def penalty(self) -> BoundPenalty | None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from asgld.oracle.functions import Function
+from asgld.oracle.functions import AroundFunction, Function
 
 TRANSFORMS = ("log", "softplus")
 # A bound farther away than this many times x is no bound for a search that begins at x.
@@ -161,7 +161,7 @@ class Box:
 
 
 @dataclass(frozen=True, eq=False)
-class Reparametrized:
+class Reparametrized(AroundFunction):
     r"""f(x(z)) as a Function of z, with derivatives by the chain rule.
 
     .. math:: \nabla_z = s \star \nabla_x, \qquad
@@ -172,22 +172,6 @@ class Reparametrized:
 
     function: Function
     box: Box
-
-    @property
-    def dim(self) -> int:
-        return self.function.dim
-
-    @property
-    def num_samples(self) -> int | None:
-        return self.function.num_samples
-
-    @property
-    def notes(self) -> dict[str, str]:
-        return dict(getattr(self.function, "notes", {}))
-
-    @property
-    def unit_roundoff(self) -> float:
-        return float(getattr(self.function, "unit_roundoff", torch.finfo(torch.float64).eps))
 
     @property
     def charges(self) -> dict[str, Mapping[str, int]]:

@@ -17,32 +17,16 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from asgld.oracle.forms import Form
-from asgld.oracle.functions import Function
+from asgld.oracle.functions import AroundFunction, Function
 from asgld.prox import L1, BoundPenalty, Branch, Penalty
 
 
 @dataclass(frozen=True, eq=False)
-class Composite:
+class Composite(AroundFunction):
     """F = f + g for proximal methods: values are those of F, derivatives those of f alone."""
 
     function: Function
     penalty: BoundPenalty
-
-    @property
-    def dim(self) -> int:
-        return self.function.dim
-
-    @property
-    def num_samples(self) -> int | None:
-        return self.function.num_samples
-
-    @property
-    def notes(self) -> dict[str, str]:
-        return dict(getattr(self.function, "notes", {}))
-
-    @property
-    def unit_roundoff(self) -> float:
-        return float(getattr(self.function, "unit_roundoff", torch.finfo(torch.float64).eps))
 
     @property
     def charges(self) -> dict[str, Mapping[str, int]]:

@@ -57,6 +57,30 @@ class Function(Protocol):
     def hessian(self, x: Tensor) -> Tensor: ...
 
 
+class AroundFunction:
+    """What an object around a function takes over from that function."""
+
+    function: Function
+
+    @property
+    def dim(self) -> int:
+        return self.function.dim
+
+    @property
+    def num_samples(self) -> int | None:
+        return self.function.num_samples
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """How derivatives are obtained, where there is something to say."""
+        return dict(getattr(self.function, "notes", {}))
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Relative rounding error of a number in the type in which f computes."""
+        return float(getattr(self.function, "unit_roundoff", torch.finfo(torch.float64).eps))
+
+
 @dataclass(frozen=True, eq=False)
 class Route:
     """One way to compute one derivative, for rows: (x[, v][, indices]) -> (R, ...)."""
