@@ -25,7 +25,6 @@ def values() -> Values:
         "claims.refuted": counts["refuted"],
         "claims.open": counts["not supported"] + counts["not testable"],
         "rivals.all": rivals.total(),
-        "rivals.corrected": rivals["holds with correction"],
         "rivals.consistent": rivals["consistent"],
         "rivals.untested": rivals["not testable"],
         "paper-rows.refuted": paper["refuted"],

@@ -16,7 +16,7 @@ from typing import Any
 from asgld._minimization import Landscape, Minimization, Watch
 from asgld._result import Result
 from asgld.arguments import require
-from asgld.methods import LBFGS, KnowsProx, Method
+from asgld.methods import LBFGS, METHODS, KnowsProx, Method
 from asgld.methods import method as make_method
 from asgld.methods.torch import LANGEVIN
 from asgld.oracle.box import Box
@@ -172,6 +172,9 @@ def minimize(
     is_auto = isinstance(method, str) and method == "auto"
     chosen = LBFGS() if is_auto else method
     if isinstance(chosen, str):
+        if chosen not in METHODS:
+            known = ", ".join(("auto", *METHODS))
+            raise ValueError(f"method={chosen!r}: known are {known}")
         chosen = make_method(chosen, **options)
     elif options:
         _refuse(sorted(options)[0], method)

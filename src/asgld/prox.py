@@ -112,15 +112,20 @@ class Penalty(ABC):
     """A convex function g that is not smooth. Penalties of equal content are equal.
 
     An optimizer takes the tensors of a penalty as they are when the penalty is set, and refuses
-    steps after a write to these tensors. Set a new penalty instead.
+    steps after a write to these tensors. Set a new penalty instead. A write that torch does not
+    count, through `.data` or NumPy, is not seen.
     """
 
-    def value(self, x: Tensor) -> Tensor:
-        """Return g(x) for one tensor.
+    def value(self, x: Any) -> Tensor:
+        """Return g(x) for one tensor, array or list.
 
         >>> L1(0.5).value(torch.tensor([1.0, -2.0]))
         tensor(1.5000)
         """
+        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        if x.is_complex():
+            raise TypeError(f"x of {x.dtype}: a penalty is for real numbers")
+        x = x if x.is_floating_point() else x.double()
         bound = self.on(x.shape, device=x.device)
         return bound.value(bound.points(x)).sum()
 
@@ -390,7 +395,11 @@ class _Grouped(BoundPenalty):
     def _norms(self, x: Tensor) -> Tensor:
         largest = self._totals(x.abs(), "max") if x.shape[-1] else self._totals(x)
         scale = torch.where(largest > 0.0, largest, 1.0)
-        return scale * self._totals((x / self._spread(scale)).square()).sqrt()
+        squares = self._totals((x / self._spread(scale)).square())
+        # A root of 0 has no derivative; a group at its kink has the gradient 0.
+        return scale * torch.where(
+            squares == 0.0, 0.0, torch.where(squares == 0.0, 1.0, squares).sqrt()
+        )
 
 
 class _Rows(_Grouped):
@@ -445,7 +454,10 @@ def _weight(name: str, value: Any) -> float | Tensor:
     if isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: need {_NUMBERS}")
     if isinstance(value, numbers.Real):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond all floats
+            number = math.inf
         require(0.0 <= number < math.inf, name, value, "a finite number of at least 0")
         return number
     weights = _own(name, value, _NUMBERS)

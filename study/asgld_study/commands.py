@@ -190,7 +190,7 @@ def paper_page(findings: Sequence[Finding], size: str) -> str:
     """The ledger as a page of the documentation."""
     counts = ", ".join(f"{name} {n}" for name, n in tally(findings).items() if n)
     notes = [
-        f"- **{f.claim.name}** ({f.verdict}): {f.claim.note}"
+        f"- **{f.claim.name}**: {f.claim.note}"
         for f in findings
         if f.claim.note and f.verdict not in ("holds", "not testable")
     ]

@@ -9,8 +9,8 @@ without which nothing of the claim is left (core), and what it says beyond that 
     ======================  =======================================================
     refuted                 a core check fails
     not supported           no core check fails, one is open
+    consistent              all core checks pass, but no number reaches a factor of a bound
     holds with correction   all core checks pass, a detail fails
-    consistent              the same, but no number reaches a factor of a bound
     holds                   all core checks pass, no detail fails
     not testable            there is nothing to check, or the experiment failed
     ======================  =======================================================
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asgld.theory.published import VERDICTS
@@ -72,9 +72,9 @@ class Check:
     def asked(self) -> str:
         """The range in words."""
         if math.isinf(self.most):
-            return f"at least {self.least:.3g}"
+            return f">= {self.least:.3g}"
         if math.isinf(self.least):
-            return f"at most {self.most:.3g}"
+            return f"<= {self.most:.3g}"
         return f"{self.least:.3g} to {self.most:.3g}"
 
     @property
@@ -154,7 +154,7 @@ class Finding:
         # A failure is shown by its clearest case, a success by its narrowest.
         pick = min if self.verdict in ("holds", "consistent") else max
         check = pick(found or self.checks, key=lambda c: c.distance)
-        return f"{check.says}: {check.number}, asked {check.asked}"
+        return f"{check.says}: {check.number}; asked {check.asked}"
 
 
 def verdict(checks: Sequence[Check]) -> str:
@@ -170,13 +170,14 @@ def verdict(checks: Sequence[Check]) -> str:
         return "refuted"
     if None in core:
         return "not supported"
-    if any(check.passed is False for check in checks):
-        return "holds with correction"
     bounds: dict[str, list[bool]] = {}
     for check in checks:
         if check.core and not math.isnan(check.tight):
             bounds.setdefault(check.factor, []).append(check.is_loose)
-    return "consistent" if any(all(loose) for loose in bounds.values()) else "holds"
+    if any(all(loose) for loose in bounds.values()):
+        return "consistent"
+    is_faulty = any(check.passed is False for check in checks)
+    return "holds with correction" if is_faulty else "holds"
 
 
 def judge_claims(claims: Sequence[Claim], outcomes: Outcomes) -> list[Finding]:
@@ -239,6 +240,12 @@ def at_most(
 ) -> Check:
     """Is the number at most `bound`? A bound from above is reached at `tight` and above."""
     return _check(says, of, -math.inf, bound, core, tight, factor)
+
+
+def reaches(says: str, of: Number, bound: float) -> Check:
+    """Does the number reach what the worst case is said to be? One that does not proves nothing."""
+    check = at_least(says, of, bound)
+    return replace(check, passed=check.passed or None)
 
 
 def between(says: str, of: Number, least: float, most: float, *, core: bool = True) -> Check:

@@ -47,10 +47,13 @@ def share(is_so: npt.ArrayLike) -> Estimate:
 def earlier(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """In which part of the pairs is the first time the earlier one? Ties count half.
 
-    A time of infinity is later than all others. The interval is a bootstrap over pairs.
+    A time of infinity is later than all others. The interval is a bootstrap over pairs, or that of
+    a share where all pairs agree.
     """
     a, b = np.asarray(first), np.asarray(second)
     score = np.where(a < b, 1.0, np.where(a == b, 0.5, 0.0))
+    if bool(np.all(score == 0.0) | np.all(score == 1.0)):
+        return share(score)
     return _bootstrap(lambda draw: score[draw].mean(axis=1), len(score))
 
 

@@ -368,7 +368,7 @@ def test_command_line_shows_a_table_and_draws_a_figure(tmp_path: Path) -> None:
         ({"method": "agld", "no_such": 1}, TypeError, "unknown option .no_such.*known are alpha"),
         ({"lr": 1.0}, TypeError, "unknown option 'lr'.*method="),
         ({"ftol": 1.0}, TypeError, "'ftol'"),
-        ({"method": "newton"}, ValueError, "method='newton': known are asgld, agld"),
+        ({"method": "newton"}, ValueError, "method='newton': known are auto, asgld, agld"),
         ({"tol": 0.0}, ValueError, "tol=0.0"),
         ({"max_seconds": 0}, ValueError, "max_seconds=0"),
         ({"gamma": -1.0}, ValueError, "gamma=-1.0"),

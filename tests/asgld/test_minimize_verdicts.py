@@ -16,7 +16,7 @@ from torch import Tensor
 from asgld import classify, minimize
 from asgld.curvature.kinds import Kind
 from asgld.methods import State
-from asgld.oracle import Oracle
+from asgld.oracle import Oracle, numpy_function
 from asgld.run.stopping import Stop
 from asgld.scipy import scipy_method
 
@@ -482,3 +482,53 @@ def test_a_wrong_gradient_is_no_success() -> None:
     wrong = minimize(fun, [2.0, -3.0], jac=lambda x: x - np.array([2.0, -3.0]))
     assert not wrong.success
     assert "jac" in wrong.notes
+
+
+def _detached(x: Tensor) -> Tensor:
+    """A saddle at 0 for its values, and a bowl for torch, which does not see the first term."""
+    return 3 * math.cos(x[0].item()) + x.square().sum()
+
+
+def test_values_that_contradict_derivatives_are_no_minimum() -> None:
+    result = minimize(_detached, vector(0.0, 0.0))
+    assert result.kind is Kind.UNDECIDED
+    assert not result.success
+    assert "values of f contradict its derivatives" in result.message
+    for seed in range(20):
+        start = torch.randn(2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert minimize(_detached, start).kind is not Kind.MINIMUM
+    assert classify(_detached, vector(0.0, 0.0)).kind is Kind.UNDECIDED
+    # a wrong jac in NumPy, at a point where it is right by chance
+    wrong = minimize(lambda x: 3 * math.cos(x[0]) + float(x @ x), np.zeros(2), jac=lambda x: 2 * x)
+    assert wrong.kind is Kind.UNDECIDED
+
+
+@pytest.mark.parametrize("noise", [1e-15, 1e-12, 1e-8, 1e-3])
+def test_noise_of_values_contradicts_nothing(noise: float) -> None:
+    """Null: values are rough and derivatives exact. A bowl stays one, for 30 roughnesses each."""
+    for seed in range(30):
+
+        def rough(x: Any, seed: int = seed) -> float:
+            bits = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint32).tolist()
+            shift = float(np.random.default_rng([seed, *bits]).standard_normal())
+            return float(x @ x) + noise * shift
+
+        point = classify(numpy_function(rough, 2, jac=lambda x: 2 * x), vector(1e-9, 0.0))
+        assert point.kind is Kind.MINIMUM, (seed, point)
+
+
+def test_values_are_compared_by_two_calls() -> None:
+    calls = 0
+
+    def bowl(x: Any) -> float:
+        nonlocal calls
+        calls += 1
+        return float(x @ x)
+
+    counts = []
+    for dim in (2, 50):
+        calls = 0
+        point = classify(numpy_function(bowl, dim, jac=lambda x: 2 * x), vector(*dim * [1e-9]))
+        assert point.kind is Kind.MINIMUM
+        counts.append(calls)
+    assert counts == [3, 3]  # at the point, and at both ends of one way

@@ -310,6 +310,7 @@ def test_illegal_types() -> None:
             ValueError,
             "groups=[[0, 1], [2, 3, 4]]: need None, or integers of x's shape",
         ),
+        (lambda: L1(10**400), ValueError, "weight=1000"),
         (lambda: GroupLasso(1.0, "rows"), TypeError, "groups='rows': need None, or integers"),
     ],
 )
@@ -320,6 +321,20 @@ def test_what_is_no_tensor_is_named_and_the_need_told(
         make()
     assert str(raised.value).startswith(start)
     assert not any(word in str(raised.value) for word in ("ndarray", "dim 1", "inhomogeneous"))
+
+
+def test_values_of_results_in_any_form() -> None:
+    for x in (np.array([3.0, -4.0]), [3, -4], torch.tensor([3, -4])):
+        assert float(L1(0.5).value(x)) == 3.5
+        assert float(GroupLasso(0.5, [0, 0]).value(x)) == 2.5
+    with pytest.raises(TypeError, match="real numbers"):
+        L1(0.5).value(torch.zeros(2, dtype=torch.complex64))
+
+
+def test_a_group_at_its_kink_has_no_gradient() -> None:
+    x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    (grad,) = torch.autograd.grad(GroupLasso(0.5).value(x), x)
+    torch.testing.assert_close(grad, torch.tensor([[0.0, 0.0], [0.3, 0.4]]))
 
 
 def test_lists_and_arrays_are_read_alike() -> None:

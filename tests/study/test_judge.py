@@ -17,6 +17,7 @@ from asgld_study.judge import (
     between,
     claim,
     judge_claims,
+    reaches,
     verdict,
 )
 
@@ -69,6 +70,10 @@ def test_verdicts_follow_from_checks(
         (between("", {"value": 2, "low": 1.5, "high": 3}, 0.9, 1.1), False),
         (between("", {"value": 2, "low": 1.0, "high": 3}, 0.9, 1.1), None),
         (at_least("", math.nan, 1.0), None),
+        # of a worst case a smaller number says nothing
+        (reaches("", 2.0, 1.0), True),
+        (reaches("", {"value": 2, "low": 0.9, "high": 3}, 1.0), None),
+        (reaches("", 0.5, 1.0), None),
     ],
 )
 def test_checks_use_the_whole_interval(check: Check, passed: bool | None) -> None:
@@ -84,7 +89,8 @@ def test_checks_use_the_whole_interval(check: Check, passed: bool | None) -> Non
         ([at_least("", {"value": 0.5, "low": 0.45, "high": 0.55}, 0.4, tight=0.6)], "holds"),
         ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 2.0, 2.1, tight=1.9)], "holds"),
         ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 3.0, 2.1, tight=1.9)], "refuted"),
-        ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 3.0, 2.1, core=False)],
+        ([at_most("", 1.5, 2.1, tight=1.9), at_most("", 3.0, 2.1, core=False)], "consistent"),
+        ([at_most("", 2.0, 2.1, tight=1.9), at_most("", 3.0, 2.1, core=False)],
          "holds with correction"),
     ],
 )  # fmt: skip
@@ -128,5 +134,5 @@ def test_a_finding_as_a_row_has_its_numbers_and_counts_add_up() -> None:
     findings = judge_claims([_claim], _outcomes())
     row = judge.as_row(findings[0])
     assert row["verdict"] == "holds"
-    assert "at most 3" in row["checks"]
+    assert "<= 3" in row["checks"]
     assert judge.tally(findings) == {name: int(name == "holds") for name in VERDICTS}

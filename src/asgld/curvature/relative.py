@@ -15,7 +15,7 @@ STRICT_SADDLE   along an eigenvector of H^ f would fall by more than rounding sh
 MINIMUM         H^ is positive definite beyond rounding, **and f is a bowl**: within the ellipsoid
                 in which the quadratic model rises by tau, gradients agree with it to within a
                 factor of 1.5 along every eigenvector, and the Newton step stays in its inner
-                fifth. tau is 1e-12 F or less
+                fifth. tau is 1e-12 F or less. Values of f along one way do not contradict
 UNBOUNDED       no bowl, and Newton's step does not get shorter: exp(-x), 1 / x
 DEGENERATE      no bowl: curvature vanishes along some direction. `drop` says whether f was found
                 to fall along it
@@ -47,6 +47,8 @@ VISIBLE_PART, _VISIBLE_ROUNDINGS = 1e-14, 1e4
 # The bowl rises by this part of F; then by less, if that fails.
 _BOWL_PART = 1e-12
 _BOWL_FACTORS = (1.0, 1e-4, 1e-8)
+# Values contradict the bowl if f curves otherwise, by this part alike, over three steps.
+_PROOF_FACTORS, _PROOF_SPREAD = (1.0, 3.0, 9.0), 0.1
 # It reaches five times as far as the Newton step, and gradients agree to this factor.
 _NEWTON_ROOM, _AGREEMENT = 5.0, 1.5
 # Rounding errors of an eigenvalue of H^, in units of unit roundoff times the largest.
@@ -102,6 +104,7 @@ class Examination:
     confidence: float
     is_complete: bool  # the directions span all, so that a positive verdict covers all
     num_hvp: int
+    bowl: tuple[Tensor, float]  # a way from x, and the rise at its two ends, by the derivatives
 
     def __init__(
         self, around: Neighborhood, effort: Effort, scale: Tensor | None, fall: float
@@ -223,6 +226,8 @@ class Examination:
         is_flat = self._flat_directions(seed)
         how = "" if self.confidence == 1.0 else f" with confidence {self.confidence:.7g}"
         if not bool(is_flat.any()):
+            if contradiction := self._contradiction():
+                return self._say(Kind.UNDECIDED, contradiction)
             bowl = f"f is a bowl around x, the smallest curvature found is {self.smallest:.4g}"
             if not self.is_complete:
                 bowl += f", and none is below {self.lower:.4g}{how}"
@@ -289,10 +294,36 @@ class Examination:
             ratio = rise[tested] / (self.values[tested] * weights[tested])
             is_good = (ratio > 1 / _AGREEMENT) & (ratio < _AGREEMENT)
             is_bad &= ~is_good
+            self.bowl = move, float((self.values * weights**2).sum()) / 2
             if not bool((is_bad & (rooms > _NEWTON_ROOM * newton)).any()):
                 break
         is_flat[tested] = is_bad
         return is_flat
+
+    def _contradiction(self) -> str:
+        """Say how values of f contradict the bowl that its derivatives show; empty if they do not.
+
+        A proof is three steps along which f curves alike, and not as the derivatives say. Rounding
+        of f, or something finer than a step, makes the three differ.
+        """
+        if not self.around.has_values:
+            return ""
+        move, rise = self.bowl
+        quotients: list[float] = []
+        for factor in _PROOF_FACTORS:
+            ends = (self.around.value(self.x + sign * factor * move) for sign in (1.0, -1.0))
+            quotients.append((sum(ends) - 2.0 * self.value) / (2.0 * factor**2 * rise))
+            if 1 / _AGREEMENT**2 < quotients[-1] < _AGREEMENT**2:
+                return ""
+        largest = max(map(abs, quotients))
+        spread = max(quotients) - min(quotients)
+        if not (0.0 < largest < math.inf and spread <= _PROOF_SPREAD * largest):
+            return ""
+        return (
+            f"values of f contradict its derivatives: along a direction in which these promise a "
+            f"rise, f rises by {quotients[0]:.2g} times as much. Does a part of f leave torch "
+            "(`.item()`, NumPy), or is `jac` wrong?"
+        )
 
     def _is_endless(self) -> bool:
         """Whether Newton's step does not get shorter when it is taken."""

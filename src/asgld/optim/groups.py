@@ -31,7 +31,7 @@ def network_groups(
     matrices: Iterable[str] = (),
     coordinates: Iterable[str] = (),
     noise: Mapping[str, float] | None = None,
-    prox: Mapping[str, Penalty] | None = None,
+    prox: Mapping[str, Penalty | None] | None = None,
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters of a model into groups for :class:`asgld.NetworkASGLD`.
 
@@ -54,7 +54,7 @@ def network_groups(
             Parameters of equal noise share a group.
         prox: penalties of `asgld.prox` by pattern. What a pattern matches gets the rule per
             coordinate and the penalty, in a group of its own; the first pattern that matches
-            counts.
+            counts. None is no penalty, for exceptions from a later pattern.
 
     Example:
         >>> import torch, asgld
@@ -83,18 +83,25 @@ def network_groups(
         raise TypeError(f"prox={prox!r}: need penalties by pattern, such as {{'0.weight': ...}}")
     penalties = dict(prox or {})
     for pattern, value in penalties.items():
+        if not isinstance(pattern, str):
+            raise TypeError(f"prox has the key {pattern!r}: need the pattern of a name")
         if not isinstance(value, Penalty | None):
             raise TypeError(
                 f"prox[{pattern!r}]={value!r}: need a penalty, such as asgld.prox.L1(0.1)"
             )
     for pattern in (*asked, *declined, *penalties):
         if not any(_matches(name, pattern) for name, _ in named):
-            raise ValueError(f"the pattern {pattern!r} matches no parameter of the model")
+            raise ValueError(
+                f"the pattern {pattern!r} matches no parameter of the model that requires a "
+                "gradient, and a parameter with several names has the first of them"
+            )
     blocks_of = {} if shape == "coordinate" else _hidden_matrices(model)
     # By the number of matrices that a parameter holds, and by the pattern of its penalty.
     groups: dict[tuple[int, str | None], list[tuple[str, Tensor]]] = {}
     for name, p in named:
         penalty = next((pattern for pattern in penalties if _matches(name, pattern)), None)
+        if penalty is not None and penalties[penalty] is None:
+            penalty = None
         blocks = blocks_of.get(p, 0)
         if shape != "coordinate" and any(_matches(name, pattern) for pattern in asked):
             blocks = blocks or 1

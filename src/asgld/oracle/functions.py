@@ -811,6 +811,8 @@ def _is_mismatch(error: BaseException) -> bool:
 def _remedy(error: Exception) -> str:
     if isinstance(error, RuntimeError) and re.search("dtype|scalar type", str(error)):
         return "; x is float64: give the other tensors that type too, by .double()"
+    if "numpy()" in str(error):
+        return "; x is a torch tensor, as x0 is: for a function of arrays give x0 as an array"
     return ""
 
 

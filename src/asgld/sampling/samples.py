@@ -370,7 +370,7 @@ class Samples:
         )
         if self.step_check is not None:
             clearest, seen = self.step_check.clearest(), self.step_check.visible
-            text = f"no bias seen; {seen:.0%} of an sd would be"
+            text = f"no bias seen; one of {seen:.0%} of an sd would show"
             if clearest is not None:
                 text = f"bias of the {clearest[1]} up to {clearest[0]:+.1%} of an sd"
             lines.append(f"finite step, by chains of half the step: {text}")

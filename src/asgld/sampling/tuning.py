@@ -153,7 +153,8 @@ class Tuner:
         self.spent += float(found.counts.spent.sum())
         _refuse_part(found.polish or found.search)
         center = torch.as_tensor(found.x)
-        if found.kind is Kind.UNBOUNDED or not bool(torch.isfinite(center).all()):
+        is_lost = found.kind is Kind.UNBOUNDED or not bool(torch.isfinite(center).all())
+        if is_lost or (found.kind is not Kind.MINIMUM and self._is_level(best, center)):
             text = "no mode was found: the density grows without end from x0"
             if start != "x0":
                 raise ValueError(f"{text}: {_NO_MASS}; start='x0' samples around x0 nevertheless")
@@ -162,6 +163,17 @@ class Tuner:
         if start == "mode" and bool((self.start == self.start[0]).all()):
             self.start = center.expand_as(self.start).clone()
         return center
+
+    def _is_level(self, start: Tensor, center: Tensor) -> bool:
+        """Whether U rises nowhere on the line that leads from the start to the center, and on."""
+        way = center - start
+        length = float(torch.linalg.vector_norm(way))
+        if length == 0.0:
+            return False
+        far = max(length, float(torch.linalg.vector_norm(center)), 1.0)
+        steps = far * torch.tensor([[1e3], [1e6], [1e9]], dtype=center.dtype)
+        rises = self.free.value(center + steps * (way / length)) - self.free.value(center[None])
+        return bool((rises < 1.0).all())
 
     # -------------------------------------------------------------------------------- the metric
 

@@ -402,8 +402,9 @@ _ROWS = (
     Table1Row(
         "Table 1 row 1",
         "Natasha 2 (Allen-Zhu 2017).",
-        "holds with correction",
-        "The power belongs to gamma = eps^(1/4); no full Hessian is formed.",
+        "consistent",
+        "Measured exponents stay below the printed one. The power belongs to gamma = eps^(1/4); no "
+        "full Hessian is formed.",
         "eps^-3.25 stochastic gradients and Hessian-vector products at gamma = eps^(1/4), "
         "eps^-3.5 at gamma = sqrt(eps).",
         (), _SECOND, "natasha2", "eps^-3.25", "Hessian, stochastic gradient", 3.25, 0,

@@ -130,7 +130,8 @@ def minima_tasks(size: Size) -> list[Task]:
 
 @claim("E8", "Theorem 4", "minima", item="Theorem 4")
 def e8(o: Outcomes) -> Checks:
-    """To a minimum: log d / eps^4 (ASGLD, ASG), log d / eps^2 (AGLD, and ASGLD with B = k).
+    """To a minimum: log d / eps^4 (ASGLD, ASG), log d / eps^2 (AGLD, and ASGLD with B = k), up to
+    logs.
 
     At fixed noise per coordinate the steps grow like d at alpha = 0 and like d^2 at alpha = 1; free
     of d if sigma^2 and C shrink like 1/d.

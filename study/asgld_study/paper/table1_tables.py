@@ -51,13 +51,13 @@ def unit_of(label: str) -> str:
     return "steps" if label in _ITERATIONS else "spent"
 
 
-def accuracy(found: MeasuredCells, label: str, sweep: str) -> dict[str, Any]:
+def accuracy(found: MeasuredCells, label: str, sweep: str, event: str = "sosp") -> dict[str, Any]:
     """Exponent of 1/eps in the cost, from the last three accuracies with a finite median."""
     by_x = _sorted_by(lambda r: -math.log(r.tags["eps"]), found.select(sweep, label=label))
-    samples = [r.times("sosp", unit_of(label)) for r in by_x.values()]
+    samples = [r.times(event, unit_of(label)) for r in by_x.values()]
     slope = fit_slope(list(by_x), samples, log_time=True, last=3)
     exponent = {**named("exponent", slope), "points": slope["points"]}
-    acted = {"acted": least_acts(by_x.values(), "sosp")}
+    acted = {"acted": least_acts(by_x.values(), event)}
     return {"method": label, "sweep": sweep, **exponent, **acted}
 
 

@@ -161,6 +161,22 @@ def test_penalties_by_name_leave_all_else_as_it_was(shape: str) -> None:
     assert not any("prox" in group for group in one[:-1])
     with pytest.raises(ValueError, match=r"'7.weight' matches no parameter"):
         asgld.network_groups(_mlp(), shape, prox={"7.weight": first})
+    # None is an exception from a later pattern, and leaves its parameter as it was.
+    spared = asgld.network_groups(_mlp(), shape, prox={"2.*": None, "*": first})
+    assert [g["param_names"] for g in spared if "prox" not in g] == [
+        g["param_names"] for g in _named_alone(asgld.network_groups(_mlp(), shape), "2.")
+    ]
+    number: Any = {0: first}
+    with pytest.raises(TypeError, match=r"prox has the key 0: need the pattern of a name"):
+        asgld.network_groups(_mlp(), shape, prox=number)
+
+
+def _named_alone(groups: list[dict[str, Any]], start: str) -> list[dict[str, Any]]:
+    """The groups, of whose names only those stay that begin so; empty groups go."""
+    kept = [
+        {**g, "param_names": [n for n in g["param_names"] if n.startswith(start)]} for g in groups
+    ]
+    return [g for g in kept if g["param_names"]]
 
 
 @pytest.mark.parametrize("value", [0.1, "l1", [L1(0.1)]])

@@ -106,6 +106,19 @@ def _bend_growth(o: Outcomes, good: bool) -> None:
     change(o, "growth", lambda v: v.update(constants(v)))
 
 
+def _bend_upper_growth(o: Outcomes, good: bool) -> None:
+    a5 = point(1.0 if good else 1.1)
+    change(o, "growth", lambda v: v.update(a5=a5, a6=point(0.5)))
+
+
+def _bend_roles(o: Outcomes, good: bool) -> None:
+    def of(v: dict[str, Any]) -> tuple[float, float]:
+        return (v["alpha"], v["beta"]) if good else (v["beta"], v["alpha"])
+
+    _times(o, "front", lambda v: 100.0 + of(v)[1])
+    change(o, "region", lambda v: v.update(last=point(of(v)[0])))
+
+
 @pytest.mark.parametrize(
     ("names", "bend", "good"),
     [
@@ -118,6 +131,8 @@ def _bend_growth(o: Outcomes, good: bool) -> None:
         # log d at alpha = 0 speaks for Theorem 3, and against D as its reason
         (["E10"], lambda o, good: _bend_dimension(o, not good), "holds"),
         (["L3"], _bend_growth, "holds"),
+        (["L3"], _bend_upper_growth, "holds"),
+        (["E11"], _bend_roles, "holds"),
     ],
     ids=lambda x: x[0] if isinstance(x, list) else "",
 )
@@ -130,6 +145,13 @@ def test_numbers_decide_on_escapes(
 def test_a_best_step_at_the_end_of_its_grid_leaves_the_question_open(outcomes: Outcomes) -> None:
     _bend_directions(outcomes, True)
     assert verdicts(outcomes, ["E6"]) == {"holds"}
+    # Slower at one lr that the theorem allows is a correction.
+    slow = [
+        v for v in outcomes["directions"].values if v["lr"] == 1.0 and v["label"] != "alpha = 0"
+    ]
+    for value in slow:
+        value["last"] = [200.0] * 50
+    assert verdicts(outcomes, ["E6"]) == {"holds with correction"}
     _times(outcomes, "directions", lambda v: 100.0 - v["lr"], "last")
     assert verdicts(outcomes, ["E6"]) == {"not supported"}
 

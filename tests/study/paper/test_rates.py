@@ -52,6 +52,9 @@ def test_numbers_decide_on_alpha_two(outcomes: Outcomes) -> None:
         change(o, "exponents", lambda v: v.update(per_log=point(1.0 if good else 0.1)))
 
     assert_flips(outcomes, ["R1", "P1"], bend)
+    # ASG too, whatever its other exponents are
+    change(outcomes, "exponents", lambda v: v.update(last=point(v["published"])))
+    assert verdicts(outcomes, ["P4"]) == {"refuted"}
     change(outcomes, "exponents", lambda v: v.update(per_log=point(1.3)))
     assert verdicts(outcomes, ["R1", "P1"]) == {"consistent"}
 
@@ -62,13 +65,51 @@ def _law(v: dict[str, Any], **powers: float) -> None:
     v["growth"] = {name: point(10.0 ** (0.5 - power)) for name, power in powers.items()}
 
 
+def _arrive(o: Outcomes, power: float) -> None:
+    """Steps to a minimum that are a power of 1/eps."""
+
+    def law(v: dict[str, Any]) -> None:
+        v["steps"] = {eps: 10.0 * float(eps) ** -power for eps in v["steps"]}
+        v["bootstraps"] = {eps: [steps] * 3 for eps, steps in v["steps"].items()}
+
+    change(o, "minima", law)
+
+
+def test_numbers_decide_on_the_fastest_exponents(outcomes: Outcomes) -> None:
+    def bend(o: Outcomes, good: bool) -> None:
+        def law(v: dict[str, Any]) -> None:
+            is_balanced = v["alpha"] == 1 and v["beta"] == 1
+            v.update(last=point(0.5 if is_balanced or good else 0.7))
+
+        change(o, "exponents", law)
+        _arrive(o, 4.0)
+
+    assert_flips(outcomes, ["R12"], bend)
+    bend(outcomes, True)
+    _arrive(outcomes, 6.0)
+    assert verdicts(outcomes, ["R12"]) == {"refuted"}
+    # The slower of the two functions counts.
+    bend(outcomes, True)
+    change(
+        outcomes,
+        "exponents",
+        lambda v: v.update(last=point(2.0)) if v["function"] == "waves" else None,
+    )
+    assert verdicts(outcomes, ["R12"]) == {"holds"}
+
+
 def test_a_logarithm_counts_where_the_paper_prints_none(outcomes: Outcomes) -> None:
-    """P2 and R5 print O, R10 prints O up to logs: a log k is a fault of the first two alone."""
-    change(outcomes, "exponents", lambda v: v.update(last=point(v["published"])))
+    """P2, P4 and R5 print O, R10 prints O up to logs: a log k is a fault of the first three."""
+    change(
+        outcomes,
+        "exponents",
+        lambda v: v.update(last=point(v["published"]), per_log=point(1.0)),
+    )
+    _arrive(outcomes, 4.0)
     change(outcomes, "terms", lambda v: _law(v, I1=0.5, I2=0.5, I3=0.5))
-    assert verdicts(outcomes, ["P2", "R5", "R10"]) == {"holds"}
+    assert verdicts(outcomes, ["P2", "P4", "R5", "R10"]) == {"holds"}
     change(outcomes, "terms", lambda v: _law(v, I1=0.5, I2=0.4, I3=0.4))
-    assert verdicts(outcomes, ["P2", "R5"]) == {"holds with correction"}
+    assert verdicts(outcomes, ["P2", "P4", "R5"]) == {"holds with correction"}
     assert verdicts(outcomes, ["R10"]) == {"holds"}
     change(outcomes, "terms", lambda v: _law(v, I1=0.5, I2=0.5, I3=0.2))
     assert verdicts(outcomes, ["R10"]) == {"refuted"}

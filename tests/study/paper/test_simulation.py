@@ -188,15 +188,17 @@ def test_numbers_decide_on_the_sum(outcomes: Outcomes) -> None:
 
 
 def test_numbers_decide_on_the_printed_algorithm(outcomes: Outcomes) -> None:
-    def bend(o: Outcomes, good: bool) -> None:
+    def bend(o: Outcomes, good: bool, delta: float = 1e-2) -> None:
         def law(v: dict[str, Any]) -> None:
-            harms = not good and v["rule"] == "as printed" and v["delta"] == 1e-8
+            harms = not good and v["rule"] == "as printed" and v["delta"] == delta
             at_end = v["lr"] != 0.01 and v["rule"] in ("as printed", "one step of lag, D from 1")
             v["tail_errors"] = [(5.0 if harms else 1.0) + at_end] * 20
 
         change(o, "printed", law)
 
     assert_flips(outcomes, ["A1"], bend)
+    bend(outcomes, False, 1e-8)
+    assert verdicts(outcomes, ["A1"]) == {"holds with correction"}
     # An lr at which the printed algorithm is as good as the other is enough.
     change(
         outcomes, "printed", lambda v: v.update(tail_errors=[1.0 if v["lr"] == 0.01 else 5.0] * 20)
