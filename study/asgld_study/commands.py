@@ -149,6 +149,12 @@ def choose(names: Sequence[str]) -> tuple[Experiment, ...]:
     return tuple(e for e in EXPERIMENTS if not names or e.name in names)
 
 
+_SHORT = (
+    " Runs of this size are short. Claims on small accuracies and on the end of long runs, such as "
+    "M4, X2 and A1, may get another verdict than with <code>--full</code>."
+)
+
+
 def report_of(outcomes: Mapping[str, Any], size: str, times: Mapping[str, str]) -> page.Contents:
     """The report on the claims of the paper that these outcomes decide."""
     data_sets, steps = SIZES[size].study
@@ -159,7 +165,7 @@ def report_of(outcomes: Mapping[str, Any], size: str, times: Mapping[str, str]) 
         "Dynamics: Taming Convergence and Saddle Point Escape Time</cite>, what was measured with "
         "the optimizers of <code>asgld</code>, and what holds. Size of this run: "
         f"<strong>{size}</strong> ({data_sets} data sets of 10,000 and {steps:,} iterations in the "
-        "study).",
+        f"study).{_SHORT * (size != 'full')}",
         outcomes=dict(outcomes),
         findings=judge_claims(CLAIMS, dict(outcomes)),
         pictures=PICTURES,
